@@ -1,0 +1,1 @@
+"""Small tools every other room uses: types, precision, pytree arithmetic, checks, outcomes."""

@@ -1,0 +1,74 @@
+"""Argument checks. Each raises a `ValueError` that names the argument and the remedy."""
+
+from typing import Any
+
+import numpy as np
+
+
+def as_array(name: str, value: Any, ndim: int | None = None) -> np.ndarray:
+    """`value` as a finite, real NumPy array with `ndim` axes, or a `ValueError` naming `name`."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} is not a rectangular array: {error}") from None
+    if array.dtype == object or np.issubdtype(array.dtype, np.complexfloating):
+        raise ValueError(
+            f"{name} must hold real numbers, not dtype {array.dtype}. Encode categories as numbers first."
+        )
+    if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
+        raise ValueError(f"{name} must hold numbers, not dtype {array.dtype}.")
+    if ndim is not None and array.ndim != ndim:
+        raise ValueError(f"{name} must have {ndim} axes; its shape is {array.shape}.")
+    if array.size == 0:
+        raise ValueError(f"{name} is empty (shape {array.shape}); at least one entry is needed.")
+    finite = np.isfinite(array)
+    if not finite.all():
+        first = tuple(int(i) for i in np.argwhere(~finite)[0])
+        raise ValueError(
+            f"{name} has {int((~finite).sum())} entries that are NaN or infinite, the first at index {first}. "
+            f"Remove or impute them."
+        )
+    return array
+
+
+def check_length(name: str, array: np.ndarray, length: int, because: str) -> None:
+    """The first axis of `array` must have the given length."""
+    if array.shape[0] != length:
+        raise ValueError(f"{name} has length {array.shape[0]}, but {because} needs {length}.")
+
+
+def check_positive(name: str, value: Any) -> float:
+    """A finite number above zero."""
+    number = float(value)
+    if not (np.isfinite(number) and number > 0):
+        raise ValueError(f"{name} must be a positive number, not {value}.")
+    return number
+
+
+def check_count(name: str, value: Any, minimum: int = 1) -> int:
+    """A whole number of at least `minimum`."""
+    if isinstance(value, bool) or int(value) != value:
+        raise ValueError(f"{name} must be a whole number, not {value!r}.")
+    if int(value) < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, not {value}.")
+    return int(value)
+
+
+def check_positive_definite(name: str, matrix: np.ndarray) -> np.ndarray:
+    """A symmetric positive definite matrix; returns its lower Cholesky factor in float64."""
+    matrix = np.asarray(matrix, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"{name} must be a square matrix; its shape is {matrix.shape}.")
+    asymmetry = np.abs(matrix - matrix.T).max()
+    if asymmetry > 1e-8 * max(1.0, np.abs(matrix).max()):
+        raise ValueError(
+            f"{name} is not symmetric (largest difference {asymmetry:.3g}); pass (A + A.T) / 2 if that is meant."
+        )
+    try:
+        return np.linalg.cholesky((matrix + matrix.T) / 2)
+    except np.linalg.LinAlgError:
+        smallest = float(np.linalg.eigvalsh((matrix + matrix.T) / 2)[0])
+        raise ValueError(
+            f"{name} is not positive definite: its smallest eigenvalue is {smallest:.3g}. "
+            f"Add a multiple of the identity, or check how it was computed."
+        ) from None
