@@ -1,0 +1,58 @@
+# Everything runs in .venv, which each target makes or refreshes first. `make` alone lists the targets.
+
+PYTHON ?= $(shell for p in python3.11 python3 python; do command -v $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+JOBS ?= 2
+# Two workers on two cores: BLAS threads on top of them only get in each other's way.
+TEST_ENV := OPENBLAS_NUM_THREADS=1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench clean
+
+help:
+	@echo "make demo    fit bundled data, print the certificate, write an HTML report"
+	@echo "make test    lint, types, import contract, all tests (JOBS=2 workers)"
+	@echo "make lint    the same without the tests"
+	@echo "make format  rewrite the code in the house format"
+	@echo "make bench   run the benchmarks"
+	@echo "make clean   remove what the other targets made, except $(VENV)"
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "No Python found: install Python 3.11 or later, or pass PYTHON=..."; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "$(PYTHON) is older than 3.11: pass PYTHON=/path/to/python3.11"; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+
+# One stamp an installation: it is older than these files exactly when the environment is out of date.
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-models: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[models]'
+	@touch $@
+
+demo: $(VENV)/.installed-models
+	$(BIN)/provi demo
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+test: lint
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-models
+	$(BIN)/provi bench
+
+clean:
+	rm -rf build dist out .pytest_cache .ruff_cache .import_linter_cache src/*.egg-info
+	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,81 @@
+"""Projected stochastic gradient descent on the non-degenerate scales."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+
+from provi.algorithms.base import AbstractAlgorithm, Guarantee
+from provi.algorithms.nondegenerate import check_projected, known_smallest_scale, optional_positive, project_point
+from provi.algorithms.proj_sgd_theorems import plan_proj_sgd
+from provi.algorithms.stochastic_proximal import initial_state, stochastic_proximal_step
+from provi.estimators.base import AbstractEstimator
+from provi.estimators.entropy import Entropy
+from provi.families.location_scale import LocationScale
+from provi.geometry.preconditioner import BlockPreconditioner
+from provi.schedules.averaging import AbstractAveraging, LastIterate
+from provi.schedules.batch_sizes import AbstractBatchSize, as_batch_size
+from provi.schedules.sampling import AbstractSampling
+from provi.schedules.step_sizes import AbstractStepSize, as_step_size
+from provi.targets.base import AbstractTarget
+
+
+class ProjSGD(AbstractAlgorithm):
+    r"""Minimises f(w) = E_q[potential] - log det C by projected stochastic gradients.
+
+    w_{t+1} = proj_{W_M}(w_t - gamma_t g_t), g_t an estimate of grad f, W_M = {sigma_min(C) >= 1/sqrt(M)}.
+
+    **Requires** an estimator of grad f (`Entropy`, `StickingTheLanding`), a symmetric or diagonal scale (the set W_M
+    is not convex for triangular ones; a low-rank scale runs without a guarantee) and the target's smoothness M.
+    **Guarantee** (paper 003): E f(avg) - f* = O(1/sqrt(T)) (Theorem 11), E|w_T - w*|^2 = O(1/T) with strong convexity
+    (Theorem 10), linear convergence with `StickingTheLanding` on a Gaussian target (Corollary 14).
+    **Cost per step** on top of the gradient: O(dim^3) (symmetric), O(dim) (diagonal).
+    Reference: Domke, Garrigos and Gower (2023), Definition 9.
+
+    **Arguments:**
+
+    - `smallest_scale`: 1/sqrt(M); None takes it from the target's constants.
+    - the others as in `ProxSGD`.
+    """
+
+    step_size: AbstractStepSize = eqx.field(converter=as_step_size)
+    num_draws: AbstractBatchSize = eqx.field(converter=as_batch_size, default=1)
+    estimator: AbstractEstimator = Entropy()
+    averaging: AbstractAveraging = LastIterate()
+    smallest_scale: Any = eqx.field(converter=optional_positive("smallest_scale"), default=None)
+    anchored: bool = eqx.field(static=True, default=False)
+    data_sampling: AbstractSampling | None = None
+    guarantee: Guarantee | None = None
+
+    @classmethod
+    def from_theorem(cls, target: AbstractTarget, family: LocationScale, **options: Any) -> "ProjSGD":
+        """Step size, batch and averaging from the target's constants: see `plan_proj_sgd` for the options."""
+        return cls(**plan_proj_sgd(target, family, **options))
+
+    def resolve(self, target, family):
+        check_projected("ProjSGD", self.estimator, family)
+        if self.smallest_scale is not None:
+            return self
+        return dataclasses.replace(self, smallest_scale=known_smallest_scale("ProjSGD", target))
+
+    def init(self, point):
+        return initial_state(point, self.averaging, self.anchored)
+
+    def step(self, key, state, target, family, shrink):
+        return stochastic_proximal_step(
+            key,
+            state,
+            target,
+            family,
+            shrink,
+            estimator=self.estimator,
+            step_size=self.step_size,
+            num_draws=self.num_draws,
+            operator=project_point(self.smallest_scale),
+            preconditioner=BlockPreconditioner(),
+            averaging=self.averaging,
+            data_sampling=self.data_sampling,
+        )
+
+    def output(self, state):
+        return self.averaging.value(state.average, state.point)

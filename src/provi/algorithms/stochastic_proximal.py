@@ -1,0 +1,111 @@
+r"""The one step that Prox-SGD, Proj-SGD and MPSGD share.
+
+w_{t+1} = argmin_w <g_t, w> + h(w) + |w - w_t|^2_{Lambda^-1} / (2 gamma_t), where h is the part treated exactly:
+the negative entropy (its proximal operator) or the indicator of W_M (the projection).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from provi.algorithms.base import StepInfo
+from provi.core.tree import add_scaled, squared_norm, subtract
+from provi.core.types import Count, RandomKey, Scalar
+from provi.estimators.base import AbstractEstimator, minibatch_gradient
+from provi.families.location_scale import LocationScale, Point
+from provi.schedules.averaging import AbstractAveraging
+from provi.schedules.batch_sizes import AbstractBatchSize
+from provi.schedules.sampling import AbstractSampling
+from provi.schedules.step_sizes import AbstractStepSize
+from provi.targets.base import AbstractFiniteSum, AbstractTarget
+
+_DRAWS, _DATA = 0, 1  # separate random streams for Monte-Carlo draws and data indices
+
+
+class ProximalState(eqx.Module):
+    """The iterate, its running average, the step number and the Halpern anchor (None when not anchored)."""
+
+    point: Point
+    average: Any
+    step: Count
+    anchor: Point | None
+
+
+def initial_state(point: Point, averaging: AbstractAveraging, anchored: bool) -> ProximalState:
+    """The state before the first step."""
+    return ProximalState(point, averaging.init(point), jnp.zeros((), dtype=int), point if anchored else None)
+
+
+def step_potential(
+    key: RandomKey, step: Count, target: AbstractTarget, sampling: AbstractSampling | None
+) -> Callable:
+    """The potential that this step sees: the whole target, or an unbiased one from a batch of its terms."""
+    if sampling is None:
+        return target.potential
+    if not isinstance(target, AbstractFiniteSum):
+        raise ValueError(
+            f"data_sampling needs a target with data terms; {type(target).__name__} has none. Leave it at None."
+        )
+    indices = sampling.indices(jax.random.fold_in(key, _DATA), step, target.num_terms)
+    return lambda z: target.minibatch_potential(z, indices)
+
+
+def step_gradient(
+    key: RandomKey,
+    state: Any,
+    target: AbstractTarget,
+    family: LocationScale,
+    estimator: AbstractEstimator,
+    num_draws: Count,
+    sampling: AbstractSampling | None,
+) -> Point:
+    """The minibatch gradient at the state's point. Randomness depends on (key, step) only, so runs can resume."""
+    potential = step_potential(key, state.step, target, sampling)
+    draw_key = jax.random.fold_in(jax.random.fold_in(key, _DRAWS), state.step)
+    return minibatch_gradient(draw_key, estimator, potential, family, state.point, num_draws)
+
+
+def step_info(step_size: Scalar, num_draws: Count, gradient: Point, point: Point) -> StepInfo:
+    """The norms that the runtime's finiteness check and the history read."""
+    return StepInfo(
+        step_size,
+        num_draws,
+        jnp.sqrt(squared_norm(gradient.loc)),
+        jnp.sqrt(squared_norm(gradient.scale)),
+        jnp.sqrt(squared_norm(point)),
+    )
+
+
+def stochastic_proximal_step(
+    key: RandomKey,
+    state: ProximalState,
+    target: AbstractTarget,
+    family: LocationScale,
+    shrink: Scalar,
+    *,
+    estimator: AbstractEstimator,
+    step_size: AbstractStepSize,
+    num_draws: AbstractBatchSize,
+    operator: Callable[[Point, Scalar], Point],
+    preconditioner: Callable[[Point], Point],
+    averaging: AbstractAveraging,
+    data_sampling: AbstractSampling | None,
+) -> tuple[ProximalState, StepInfo]:
+    """One step of the family of methods above.
+
+    With an anchor w_0 the step is Halpern's: w_{t+1} = w_0/(t+2) + (1 - 1/(t+2)) T(w_t), T the plain step;
+    the result stays in the (convex) constraint set.
+    """
+    dtype = state.point.loc.dtype
+    gamma = (step_size(state.step) * shrink).astype(dtype)
+    draws = num_draws(state.step)
+    gradient = step_gradient(key, state, target, family, estimator, draws, data_sampling)
+    moved = operator(add_scaled(state.point, -gamma, preconditioner(gradient)), gamma)
+    if state.anchor is not None:
+        moved = add_scaled(moved, 1 / (state.step + 2).astype(dtype), subtract(state.anchor, moved))
+    average = averaging.update(state.average, state.point, moved, gamma, draws.astype(dtype))
+    info = step_info(gamma, draws, gradient, moved)
+    return ProximalState(moved, average, state.step + 1, state.anchor), info

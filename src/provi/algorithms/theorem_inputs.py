@@ -1,0 +1,136 @@
+"""From a target, a family and a start to the plain numbers that the theorems of `provi.theory` take."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from provi.core.precision import double_precision
+from provi.core.tree import squared_norm
+from provi.families.location_scale import LocationScale, Point
+from provi.targets.base import AbstractTarget
+from provi.targets.constants import Constant, declared, proven
+from provi.theory import existence, solution_region
+
+
+@dataclasses.dataclass(frozen=True)
+class TheoremInputs:
+    """The constants of a problem, with the grounds for each.
+
+    - `reference_distance_squared`: |w* - wbar|^2 = |m* - mode|^2 + |C*|^2, or an upper bound of it;
+    - `initial_distance_squared`: |w_0 - w*|^2, or an upper bound of it.
+    """
+
+    start: Point
+    dim: int
+    smoothness: float
+    strong_convexity: float
+    kurtosis: float
+    reference_distance_squared: float
+    initial_distance_squared: float
+    assumptions: tuple[tuple[str, str], ...]
+
+    def initial_distance_squared_scaled(self, scale_factor: float) -> float:
+        """|w_0 - w*|^2 in the norm that divides the scale's block by `scale_factor` <= 1."""
+        return self.initial_distance_squared / scale_factor
+
+
+@double_precision
+def theorem_inputs(
+    target: AbstractTarget,
+    family: LocationScale,
+    *,
+    start: Point | None = None,
+    initial_distance_squared: float | None = None,
+    reference_distance_squared: float | None = None,
+) -> TheoremInputs:
+    """Collect the constants, or raise a `ValueError` that says which one is missing and what to do.
+
+    The two distances involve the unknown optimum. With strong convexity mu they are bounded by
+    |w* - wbar|^2 <= d/mu (Domke 2020, Theorem 10) and |m_0 - mode| <= |grad potential(m_0)|/mu; without it,
+    or to do better, the user may declare them.
+    """
+    if family.dim != target.dim:
+        raise ValueError(f"family has dimension {family.dim}, but the target has {target.dim}.")
+    constants = target.constants
+    smoothness = _need(constants.smoothness, "smoothness", "declare smoothness= on the target")
+    _need(constants.log_concave, "log-concavity", "declare log_concave=True on the target")
+    if constants.log_concave.value is not True:
+        raise ValueError("The theorems need a log-concave target; this one is declared or found not to be.")
+    convexity = constants.strong_convexity if constants.strong_convexity.known else None
+    strong_convexity = float(convexity.value) if convexity is not None else 0.0  # pyright: ignore
+    if start is None:
+        start = family.point(np.zeros(family.dim), solution_region.smallest_scale(smoothness), target.dtype)
+    initial, reference = _distances(
+        target, start, strong_convexity, initial_distance_squared, reference_distance_squared
+    )
+    return TheoremInputs(
+        start=start,
+        dim=family.dim,
+        smoothness=smoothness,
+        strong_convexity=strong_convexity,
+        kurtosis=float(family.base.kurtosis(family.dim)),
+        reference_distance_squared=float(reference.value),  # pyright: ignore
+        initial_distance_squared=float(initial.value),  # pyright: ignore
+        assumptions=_assumptions(target, family, initial, reference),
+    )
+
+
+def _need(constant: Constant, name: str, remedy: str) -> float:
+    if not constant.known:
+        raise ValueError(f"The theorems need the target's {name}, which is {constant.status}: {constant.reason}. "
+                         f"Remedy: {remedy}, or use an algorithm without from_theorem.")
+    return float(constant.value)  # pyright: ignore
+
+
+def _distances(
+    target: AbstractTarget, start: Point, strong_convexity: float, initial: Any, reference: Any
+) -> tuple[Constant, Constant]:
+    if (initial is None or reference is None) and strong_convexity <= 0:
+        raise ValueError(
+            "The target has no known strong convexity, so the distance to the optimum cannot be bounded. Pass "
+            "initial_distance_squared= (|w0 - w*|^2) and reference_distance_squared= (|m* - mode|^2 + |C*|^2)."
+        )
+    if reference is None:
+        reference_constant = proven(
+            solution_region.reference_distance_squared_bound(target.dim, strong_convexity), "d / mu"
+        )
+    else:
+        reference_constant = declared(float(reference))
+    if initial is not None:
+        return declared(float(initial)), reference_constant
+    gradient_norm = float(jnp.linalg.norm(jax.grad(target.potential)(start.loc)))
+    to_mode = solution_region.mode_distance_bound(gradient_norm, strong_convexity)
+    to_reference = float(np.sqrt(to_mode**2 + float(squared_norm(start.scale))))
+    bound = solution_region.start_distance_squared_bound(to_reference, target.dim, strong_convexity)
+    return proven(bound, "(|w0 - wbar| + sqrt(d/mu))^2"), reference_constant
+
+
+def _assumptions(
+    target: AbstractTarget, family: LocationScale, initial: Constant, reference: Constant
+) -> tuple[tuple[str, str], ...]:
+    constants = target.constants
+    convexity = constants.strong_convexity
+    verdict = existence.minimiser_exists(
+        # A convex potential whose density can be normalised grows at least linearly.
+        growth_exponent=1.0,
+        base_log_concave=family.base.log_concave,
+        strong_convexity=float(convexity.value) if convexity.known else None,  # pyright: ignore
+    )
+    rows = [
+        (f"the potential is convex ({constants.log_concave.reason})", constants.log_concave.status),
+        (f"it is M-smooth, M = {constants.smoothness.value:.6g}", constants.smoothness.status),
+        (f"a best approximation exists: {verdict.reason}", convexity.status if convexity.known else constants.log_concave.status),
+        (f"|w0 - w*|^2 <= {initial.value:.6g} ({initial.reason})", _weaker(initial.status, convexity.status)),
+        (f"|w* - wbar|^2 <= {reference.value:.6g} ({reference.reason})", _weaker(reference.status, convexity.status)),
+    ]
+    if convexity.known:
+        rows.insert(2, (f"it is mu-strongly convex, mu = {convexity.value:.6g}", convexity.status))
+    return tuple(rows)
+
+
+def _weaker(own: str, source: str) -> str:
+    """A number declared by the user stands on its own; one derived from mu is as good as mu."""
+    return own if own == "declared" else source

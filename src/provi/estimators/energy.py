@@ -1,0 +1,28 @@
+"""The reparameterisation gradient of the energy l(w) = E[potential(m + C u)]."""
+
+from provi.estimators.base import AbstractEstimator, path_gradient
+
+
+class Energy(AbstractEstimator):
+    r"""Estimates grad l: g_m = pi, g_C = P(pi u'), pi = grad potential(m + C u), u ~ base.
+
+    P is the projection on the space of C. **Requires** a differentiable potential; any base.
+    **Noise** (theory.noise.energy_noise): E|g|^2 <= 2(d + kappa) M^2 (|w - w*|^2 + |w* - wbar|^2).
+    Reference: paper 003, equation 5 and Theorem 2.
+    """
+
+    includes_entropy = False
+    name = "energy"
+
+    def check(self, family):
+        del family
+
+    def prepare(self, family, point):
+        del family, point
+
+    def mean_over_draws(self, key, potential, family, point, prepared, num):
+        del prepared
+        return path_gradient(key, potential, family, point, num)
+
+    def constant_part(self, point):
+        del point

@@ -1,0 +1,58 @@
+r"""Projection on the non-degenerate scales W_M = {sigma_min(C) >= 1/sqrt(M)}.
+
+Every optimum of an M-smooth target lies in W_M (Domke 2020, Theorem 7), and h is M-smooth there.
+"""
+
+from functools import singledispatch
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from provi.families.scales import AbstractScale, Diagonal, LowRank, Symmetric, Triangular
+
+
+@singledispatch
+def project_nondegenerate(scale: AbstractScale, smallest: Any) -> AbstractScale:
+    """The nearest scale (Frobenius norm) whose singular values are at least `smallest` = 1/sqrt(M).
+
+    - symmetric: eigenvalues raised to `smallest`; O(dim^3), and only a Cholesky factorisation
+      when nothing has to be raised;
+    - diagonal: entries raised to `smallest`;
+    - low rank: entries of the diagonal part raised (a sufficient condition; no theorem uses it).
+    """
+    raise TypeError(f"No projection for {type(scale).__name__}.")
+
+
+@project_nondegenerate.register
+def _(scale: Symmetric, smallest: Any) -> Symmetric:
+    matrix = (scale.matrix + scale.matrix.T) / 2
+
+    def clamp(matrix):
+        values, vectors = jnp.linalg.eigh(matrix)
+        raised = (vectors * jnp.maximum(values, smallest)[None, :]) @ vectors.T
+        return (raised + raised.T) / 2
+
+    # Feasible points come back unchanged to the bit. Cholesky of C - smallest I is NaN when C is infeasible
+    # and costs a small fraction of the eigendecomposition.
+    excess = matrix - smallest * jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+    feasible = jnp.all(jnp.isfinite(jnp.linalg.cholesky(excess)))
+    return Symmetric(jax.lax.cond(feasible, lambda m: m, clamp, matrix))
+
+
+@project_nondegenerate.register
+def _(scale: Diagonal, smallest: Any) -> Diagonal:
+    return Diagonal(jnp.maximum(scale.diagonal, smallest))
+
+
+@project_nondegenerate.register
+def _(scale: LowRank, smallest: Any) -> LowRank:
+    return LowRank(jnp.maximum(scale.diagonal, smallest), scale.factor)
+
+
+@project_nondegenerate.register
+def _(scale: Triangular, smallest: Any) -> Triangular:
+    raise TypeError(
+        "The non-degenerate triangular matrices are not a convex set, so there is no projection on them: "
+        "use scale='symmetric' or 'diagonal' with ProjSGD and MPSGD, or ProxSGD with scale='triangular'."
+    )

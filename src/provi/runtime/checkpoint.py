@@ -1,0 +1,60 @@
+"""Checkpoints from which a run resumes bit for bit: safetensors, written atomically, never pickled."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from provi.runtime.history import History
+
+_FORMAT = "provi-checkpoint-1"
+
+
+def fingerprint(*parts: Any) -> str:
+    """A hash of the types and array values of a run's parts, to refuse a checkpoint of another run."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(type(part).__name__.encode())
+        for leaf in jax.tree.leaves(eqx.filter(part, eqx.is_array_like)):
+            array = np.asarray(leaf)
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def save_checkpoint(path: Path, carry: Any, history: History, seconds: float, identity: str) -> None:
+    """Write everything needed to go on. A crash while writing leaves the previous checkpoint intact."""
+    tensors = {f"carry/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(carry))}
+    tensors["history"] = history.as_array()
+    metadata = {"format": _FORMAT, "identity": identity, "seconds": json.dumps(seconds)}
+    temporary = path.with_name(path.name + ".tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, temporary, metadata=metadata)
+    with open(temporary, "rb") as handle:
+        os.fsync(handle.fileno())
+    os.replace(temporary, path)
+
+
+def load_checkpoint(path: Path, like: Any, identity: str) -> tuple[Any, History, float]:
+    """The carry, the history and the seconds already spent; `like` gives the carry's structure."""
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata() or {}
+        if metadata.get("format") != _FORMAT:
+            raise ValueError(f"checkpoint {path} is not a ProVI checkpoint.")
+        if metadata["identity"] != identity:
+            raise ValueError(
+                f"checkpoint {path} belongs to another run (other data, family, algorithm, start or seed). "
+                f"Pass resume=False to start afresh, or the arguments of the first call."
+            )
+        leaves, structure = jax.tree.flatten(like)
+        loaded = [jnp.asarray(file.get_tensor(f"carry/{i}")) for i in range(len(leaves))]
+        history = History.from_array(file.get_tensor("history"))
+    return jax.tree.unflatten(structure, loaded), history, json.loads(metadata["seconds"])

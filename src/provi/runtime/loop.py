@@ -1,0 +1,110 @@
+"""The one compiled loop. A non-finite step is located, rejected and retried with a smaller step size."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from provi.algorithms.base import AbstractAlgorithm, StepInfo
+from provi.core.tree import select
+from provi.core.types import Count, RandomKey, Scalar
+from provi.families.location_scale import LocationScale, Point
+from provi.targets.base import AbstractTarget
+
+QUANTITIES = ("the gradient of the location", "the gradient of the scale", "the new parameters")
+"""What can be non-finite in a step, in the order in which it is looked for."""
+
+LARGEST_REJECTIONS = 30
+"""Consecutive rejections after which the run stops: the step size has then shrunk by 2^30."""
+
+
+class Health(eqx.Module):
+    """Counters of rejected steps and the place of the first one."""
+
+    shrink: Scalar
+    consecutive: Count
+    rejected: Count
+    first_step: Count
+    first_quantity: Count
+    gradient_evaluations: Count
+
+
+class Carry(eqx.Module):
+    """All that a run needs to go on: the algorithm's state, its health and the last step's information."""
+
+    state: Any
+    health: Health
+    info: StepInfo
+
+
+def initial_carry(algorithm: AbstractAlgorithm, point: Point) -> Carry:
+    """The carry before the first step."""
+    zero = jnp.zeros((), point.loc.dtype)
+    count = jnp.zeros((), dtype=int)
+    health = Health(zero + 1, count, count, count - 1, count - 1, count)
+    info = StepInfo(zero, jnp.zeros((), jnp.int32), zero, zero, zero)
+    return Carry(algorithm.init(point), health, info)
+
+
+def guarded_step(
+    key: RandomKey, algorithm: AbstractAlgorithm, target: AbstractTarget, family: LocationScale, carry: Carry
+) -> Carry:
+    """One step; if it is not finite, the old state with the step number advanced and the step size halved.
+
+    Advancing the number gives the retry fresh random draws.
+    """
+    old, health = carry.state, carry.health
+    new, info = algorithm.step(key, old, target, family, health.shrink)
+    finite = jnp.isfinite(jnp.stack([info.gradient_norm_loc, info.gradient_norm_scale, info.point_norm]))
+    accepted = jnp.all(finite)
+    reverted = eqx.tree_at(lambda state: state.step, old, old.step + 1)
+    first = jnp.logical_and(~accepted, health.rejected == 0)
+    return Carry(
+        select(accepted, new, reverted),
+        Health(
+            shrink=jnp.where(accepted, health.shrink, health.shrink / 2),
+            consecutive=jnp.where(accepted, 0, health.consecutive + 1),
+            rejected=health.rejected + ~accepted,
+            first_step=jnp.where(first, old.step, health.first_step),
+            first_quantity=jnp.where(first, jnp.argmin(finite), health.first_quantity),
+            gradient_evaluations=health.gradient_evaluations + info.num_draws,
+        ),
+        info,
+    )
+
+
+@eqx.filter_jit
+def advance(
+    key: RandomKey,
+    algorithm: AbstractAlgorithm,
+    target: AbstractTarget,
+    family: LocationScale,
+    carry: Carry,
+    last_step: Count,
+    gradient_budget: Count,
+) -> Carry:
+    """Steps until the step number reaches `last_step`, the budget is used or too many steps were rejected.
+
+    Step numbers, budgets, schedules and data are run-time values: none of them recompiles.
+    """
+
+    def unfinished(carry):
+        return (
+            (carry.state.step < last_step)
+            & (carry.health.gradient_evaluations < gradient_budget)
+            & (carry.health.consecutive < LARGEST_REJECTIONS)
+        )
+
+    return jax.lax.while_loop(
+        unfinished, lambda carry: guarded_step(key, algorithm, target, family, carry), carry
+    )
+
+
+@eqx.filter_jit
+def estimate_elbo(
+    key: RandomKey, target: AbstractTarget, family: LocationScale, point: Point, num_draws: int
+) -> tuple[Scalar, Scalar]:
+    """A Monte-Carlo estimate of the ELBO, E_q[log p] + H(q), and its standard error."""
+    values = -jax.vmap(target.potential)(family.sample(key, point, num_draws))
+    return values.mean() + family.entropy(point), values.std(ddof=1) / num_draws**0.5

@@ -1,0 +1,193 @@
+"""Drives the compiled loop: records, budgets, progress, checkpoints, interruption."""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from provi.algorithms.base import AbstractAlgorithm, without_guarantee
+from provi.core.outcomes import Outcome
+from provi.core.precision import double_precision
+from provi.families.location_scale import LocationScale, Point
+from provi.runtime.budget import Budget
+from provi.runtime.checkpoint import fingerprint, load_checkpoint, save_checkpoint
+from provi.runtime.history import History, recorded_steps
+from provi.runtime.loop import LARGEST_REJECTIONS, QUANTITIES, Carry, advance, estimate_elbo, initial_carry
+from provi.runtime.progress import ProgressBar
+from provi.targets.base import AbstractTarget
+
+_NO_LIMIT = 2**62
+_BLOCK_SECONDS = 0.5  # how long the compiled loop may go without reporting to the host
+_RECORD_DRAWS = 100  # draws behind each recorded ELBO estimate, as in paper 004's figures
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What came out: the returned point, the last iterate, the history and why it stopped."""
+
+    point: Point
+    last: Point
+    history: History
+    outcome: Outcome
+    message: str
+    num_steps: int
+    gradient_evaluations: int
+    seconds: float
+
+
+@double_precision
+def run(
+    algorithm: AbstractAlgorithm,
+    target: AbstractTarget,
+    family: LocationScale,
+    start: Point,
+    *,
+    seed: int,
+    num_steps: int,
+    budget: Budget | None = None,
+    num_records: int = 100,
+    progress: bool | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_seconds: float = 30.0,
+    resume: bool = False,
+) -> Run:
+    """Run `algorithm` for `num_steps` steps or until the budget ends; returns the last good state in any case.
+
+    Randomness is a function of (seed, step): a short run is a prefix of a longer one, and a run resumed from
+    `checkpoint` ends with the same bits as an uninterrupted one.
+    """
+    algorithm = without_guarantee(algorithm.resolve(target, family))
+    budget = budget or Budget()
+    num_steps = min(num_steps, budget.steps or num_steps)
+    driver = _Driver(algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds)
+    driver.prepare(start, resume)
+    with ProgressBar(num_steps, progress) as bar:
+        outcome = driver.drive(recorded_steps(num_steps, num_records), bar)
+    return driver.result(outcome)
+
+
+class _Driver:
+    """The host's side of a run. The loop itself is `runtime.loop.advance`."""
+
+    def __init__(self, algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds) -> None:
+        self.parts = (algorithm, target, family)
+        self.key, self.record_key = jax.random.split(jax.random.key(seed))
+        self.seed = seed
+        self.budget = budget
+        self.gradient_budget = jnp.asarray(budget.gradients or _NO_LIMIT)
+        self.path = None if checkpoint is None else Path(checkpoint)
+        self.checkpoint_seconds = checkpoint_seconds
+
+    def prepare(self, start: Point, resume: bool) -> None:
+        """Begin at `start`, or where the checkpoint left off."""
+        self.carry: Carry = initial_carry(self.parts[0], start)
+        self.history, self.spent = History(), 0.0
+        self.identity = fingerprint(*self.parts, start, jnp.asarray(self.seed)) if self.path else ""
+        if resume and self.path is None:
+            raise ValueError("resume=True needs checkpoint=, the path of the file to resume from.")
+        if resume and self.path is not None and self.path.exists():
+            self.carry, self.history, self.spent = load_checkpoint(self.path, self.carry, self.identity)
+        self.began = self.saved = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return self.spent + time.monotonic() - self.began
+
+    @property
+    def step(self) -> int:
+        return int(self.carry.state.step)
+
+    def drive(self, records: list[int], bar: ProgressBar) -> Outcome:
+        """Advance from record to record until something ends the run."""
+        block = 1  # the first block is one step, which compiles; later ones last about _BLOCK_SECONDS
+        try:
+            for record in records:
+                while self.step < record:
+                    before, started = self.step, time.monotonic()
+                    self.advance_to(min(record, before + block))
+                    taken, elapsed = self.step - before, time.monotonic() - started
+                    if before > 0 and taken > 0:
+                        block = max(1, min(4 * block, int(taken * _BLOCK_SECONDS / max(elapsed, 1e-6))))
+                    elif taken > 0:
+                        block = 8
+                    bar.update(self.step, self.last_elbo())
+                    ended = self.ended()
+                    if ended is not None:
+                        self.record()
+                        return ended
+                if not (len(self.history) and self.history["step"][-1] >= record):
+                    self.record()
+                    bar.update(self.step, self.last_elbo())
+        except KeyboardInterrupt:
+            return Outcome.INTERRUPTED
+        finally:
+            self.save()
+        return Outcome.COMPLETED
+
+    def advance_to(self, step: int) -> None:
+        self.carry = advance(self.key, *self.parts, self.carry, jnp.asarray(step), self.gradient_budget)
+        jax.block_until_ready(self.carry)
+        if time.monotonic() - self.saved > self.checkpoint_seconds:
+            self.save()
+
+    def ended(self) -> Outcome | None:
+        health = self.carry.health
+        if int(health.consecutive) >= LARGEST_REJECTIONS:
+            return Outcome.NONFINITE
+        if int(health.gradient_evaluations) >= int(self.gradient_budget):
+            return Outcome.GRADIENT_BUDGET
+        if self.budget.seconds is not None and self.seconds >= self.budget.seconds:
+            return Outcome.TIME_BUDGET
+        return None
+
+    def record(self) -> None:
+        algorithm, target, family = self.parts
+        info, health = self.carry.info, self.carry.health
+        key = jax.random.fold_in(self.record_key, self.step)
+        elbo, error = estimate_elbo(key, target, family, algorithm.output(self.carry.state), _RECORD_DRAWS)
+        self.history.append(
+            step=self.step,
+            gradient_evaluations=health.gradient_evaluations,
+            seconds=self.seconds,
+            elbo=elbo,
+            elbo_standard_error=error,
+            step_size=info.step_size,
+            num_draws=info.num_draws,
+            gradient_norm=jnp.hypot(info.gradient_norm_loc, info.gradient_norm_scale),
+            rejected_steps=health.rejected,
+        )
+
+    def last_elbo(self) -> float | None:
+        return float(self.history["elbo"][-1]) if len(self.history) else None
+
+    def save(self) -> None:
+        if self.path is not None:
+            save_checkpoint(self.path, self.carry, self.history, self.seconds, self.identity)
+            self.saved = time.monotonic()
+
+    def result(self, outcome: Outcome) -> Run:
+        state, health = self.carry.state, self.carry.health
+        return Run(
+            point=self.parts[0].output(state),
+            last=state.point,
+            history=self.history,
+            outcome=outcome,
+            message=_message(outcome, health),
+            num_steps=self.step,
+            gradient_evaluations=int(health.gradient_evaluations),
+            seconds=self.seconds,
+        )
+
+
+def _message(outcome: Outcome, health: Any) -> str:
+    """The outcome in words, with the place of the first non-finite step if there was one."""
+    rejected = int(health.rejected)
+    if rejected == 0:
+        return outcome.value
+    return (
+        f"{outcome.value}; {rejected} non-finite step(s) rejected, the first at iteration {int(health.first_step)}, "
+        f"where {QUANTITIES[int(health.first_quantity)]} was not finite"
+    )

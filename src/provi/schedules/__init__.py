@@ -1,0 +1,23 @@
+"""Plans of a run: step sizes, batch growth, sampling of data terms, averaging."""
+
+from provi.schedules.averaging import AbstractAveraging, GeometricAverage, LastIterate, NoiseWeightedAverage
+from provi.schedules.batch_sizes import AbstractBatchSize, ConstantBatch, PolynomialBatch
+from provi.schedules.sampling import AbstractSampling, ReshuffledSampling, UniformSampling
+from provi.schedules.step_sizes import AbstractStepSize, ConstantStep, PolynomialStep, StronglyConvexStep
+
+__all__ = [
+    "AbstractAveraging",
+    "AbstractBatchSize",
+    "AbstractSampling",
+    "AbstractStepSize",
+    "ConstantBatch",
+    "ConstantStep",
+    "GeometricAverage",
+    "LastIterate",
+    "NoiseWeightedAverage",
+    "PolynomialBatch",
+    "PolynomialStep",
+    "ReshuffledSampling",
+    "StronglyConvexStep",
+    "UniformSampling",
+]

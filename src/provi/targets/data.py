@@ -1,0 +1,92 @@
+"""The user's tables and labels, checked and made into arrays; errors name the argument and the remedy."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from provi.core.checks import as_array, check_length
+from provi.core.precision import floating_dtype
+
+
+def read_design(
+    X: Any, names: Sequence[str] | None, intercept: bool
+) -> tuple[Float[Array, "terms dim"], tuple[str, ...] | None]:
+    """The design matrix, and a name for each column where there are any.
+
+    float32 tables stay float32. A data frame (anything with `.columns`) brings its own names. The
+    intercept becomes the first column.
+    """
+    table = as_array("X", X, ndim=2)
+    columns = getattr(X, "columns", None)
+    dtype = floating_dtype(X if columns is None else table)
+    chosen = columns if names is None else names
+    labels = None if chosen is None else tuple(str(name) for name in chosen)
+    if labels is not None and len(labels) != table.shape[1]:
+        raise ValueError(f"names has {len(labels)} entries, but X has {table.shape[1]} columns.")
+    if intercept:
+        table = np.concatenate([np.ones((table.shape[0], 1)), table], axis=1)
+        labels = ("intercept", *(labels or default_names("coefficient", table.shape[1] - 1)))
+    return jnp.asarray(table, dtype), labels
+
+
+def default_names(stem: str, count: int) -> tuple[str, ...]:
+    """`stem[0]`, `stem[1]`, ..."""
+    return tuple(f"{stem}[{index}]" for index in range(count))
+
+
+def read_real(y: Any, length: int) -> np.ndarray:
+    """A real response, one for each row of `X`."""
+    response = as_array("y", y, ndim=1)
+    check_length("y", response, length, "one response for each row of X")
+    return response
+
+
+def read_binary(y: Any, length: int) -> np.ndarray:
+    """A response of zeros and ones (or booleans), one for each row of `X`."""
+    if np.asarray(y).dtype.kind in "OUS":
+        raise ValueError("y must hold 0 and 1; convert labels with y = (y == 'the positive label').")
+    response = read_real(y, length)
+    values = np.unique(response)
+    if np.isin(values, (0, 1)).all():
+        return response
+    remedy = (
+        "convert labels -1 and 1 with (y + 1) / 2"
+        if np.isin(values, (-1, 1)).all()
+        else "convert with y = (y == the positive label)"
+    )
+    shown = ", ".join(str(value) for value in values[:4]) + (", ..." if values.size > 4 else "")
+    raise ValueError(f"y must hold 0 and 1 only; it holds {shown}: {remedy}.")
+
+
+def read_counts(y: Any, length: int) -> np.ndarray:
+    """A response of counts 0, 1, 2, ..., one for each row of `X`."""
+    response = read_real(y, length)
+    wrong = (response < 0) | (response != np.round(response))
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise ValueError(
+            f"y must hold counts (whole numbers from 0 up); y[{first}] is {response[first]}. "
+            f"Pass exposures through X as a column, not by dividing y."
+        )
+    return response
+
+
+def read_groups(groups: Any, length: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The group of each row of `X` as an index 0, 1, ..., and the groups' labels in sorted order."""
+    labels = np.asarray(groups)
+    if labels.dtype.kind not in "OUS":
+        labels = as_array("groups", groups, ndim=1)
+    if labels.ndim != 1:
+        raise ValueError(f"groups must have 1 axes; its shape is {labels.shape}.")
+    check_length("groups", labels, length, "one group for each row of X")
+    missing = [index for index, label in enumerate(labels) if label is None or label != label]
+    if missing:
+        raise ValueError(f"groups has {len(missing)} missing entries, the first at index {missing[0]}.")
+    try:
+        unique, membership = np.unique(labels, return_inverse=True)
+    except TypeError as error:
+        raise ValueError(f"groups mixes kinds of labels that cannot be sorted: {error}.") from None
+    return membership, tuple(str(label) for label in unique)

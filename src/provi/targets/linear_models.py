@@ -1,0 +1,101 @@
+"""Models in which each data term sees the parameters through one inner product."""
+
+import abc
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float
+
+from provi.core.types import Indices, Scalar, Vector
+from provi.targets.base import AbstractFiniteSum
+from provi.targets.constants import Constants, outer_spectrum, proven, unknown
+from provi.targets.data import default_names
+from provi.targets.priors import GaussianPrior
+
+Batch: TypeAlias = Float[Array, " batch"]
+"""One number for each row of a mini-batch."""
+
+
+class AbstractLinearModel(AbstractFiniteSum):
+    """A Gaussian prior N(m, S) and terms t(x_n' z, y_n) with second derivative in [t0, t1], t0 >= 0.
+
+    The Hessian of the potential is S^-1 + X' diag(t'') X, so it lies between S^-1 + t0 X'X and
+    S^-1 + t1 X'X (Theorem 24 of paper 003): the extreme eigenvalues of these two are the strong
+    convexity and the smoothness.
+    """
+
+    design: eqx.AbstractVar[Float[Array, "terms dim"]]
+    response: eqx.AbstractVar[Float[Array, " terms"]]
+    prior: eqx.AbstractVar[GaussianPrior]
+    names: eqx.AbstractVar[tuple[str, ...] | None]
+    second_derivative: eqx.AbstractClassVar[str]
+    """The formula of t'' in `eta`, for people."""
+
+    @abc.abstractmethod
+    def link_potential(self, eta: Batch, y: Batch) -> Batch:
+        """-log p(y | eta), entry by entry, normalised over y."""
+
+    @property
+    @abc.abstractmethod
+    def curvature(self) -> tuple[float, float]:
+        """(t0, t1): the range of the second derivative of `link_potential` in `eta`; t1 may be infinite."""
+
+    @property
+    def dim(self) -> int:
+        """The number of coefficients, the intercept included."""
+        return self.design.shape[1]
+
+    @property
+    def dtype(self) -> Any:
+        """The floating type of the design matrix."""
+        return self.design.dtype
+
+    @property
+    def num_terms(self) -> int:
+        """The number of rows."""
+        return self.design.shape[0]
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """The columns' names, or `coefficient[0]`, `coefficient[1]`, ..."""
+        return default_names("coefficient", self.dim) if self.names is None else self.names
+
+    def prior_potential(self, z: Vector) -> Scalar:
+        """-log N(z; m, S)."""
+        return self.prior.potential(z)
+
+    def term_potentials(self, z: Vector, indices: Indices | slice) -> Batch:
+        """-log p(y_n | x_n' z) for n in `indices`."""
+        return self.link_potential(self.design[indices] @ z, self.response[indices])
+
+    def curvature_bounds(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """(S^-1 + t0 X'X, S^-1 + t1 X'X), moved apart by the rounding of their computation."""
+        lower, upper = self.curvature
+        precision, identity = self.prior.precision_matrix(), np.eye(self.dim)
+        rounding = self.prior.precision_rounding()
+        low, high = precision - rounding * identity, precision + rounding * identity
+        if upper == 0.0:
+            return low, high
+        design = np.asarray(self.design, dtype=np.float64)
+        gram = design.T @ design
+        # An inner product of length N is off by at most N eps |x||y|; |X|_F^2 bounds the matrix of these.
+        error = 2 * self.num_terms * np.finfo(np.float64).eps * np.trace(gram) * identity
+        low = low + lower * (gram - error) if lower > 0 else low
+        return low, (high + upper * (gram + error) if np.isfinite(upper) else None)
+
+    @property
+    def constants(self) -> Constants:
+        """Proven: a log-concave likelihood under a Gaussian prior."""
+        low, high = self.curvature_bounds()
+        strong_convexity = max(outer_spectrum(low)[0], self.prior.strong_convexity())
+        smoothness = (
+            unknown(f"not smooth: the second derivative {self.second_derivative} is unbounded")
+            if high is None
+            else proven(outer_spectrum(high)[1], "lambda_max(S^-1 + t1 X'X), rounded up")
+        )
+        return Constants(
+            log_concave=proven(True, "Gaussian prior and log-concave likelihood"),
+            strong_convexity=proven(strong_convexity, "lambda_min(S^-1 + t0 X'X), rounded down"),
+            smoothness=smoothness,
+        )

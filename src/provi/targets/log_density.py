@@ -1,0 +1,145 @@
+"""A target from any log density written in JAX."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float
+
+from provi.core.checks import check_count, check_positive
+from provi.core.lanczos import extreme_eigenvalues
+from provi.core.precision import double_precision
+from provi.core.types import Draws, RandomKey, Scalar, Vector
+from provi.targets.assumptions import Assumptions, confront, declare
+from provi.targets.base import AbstractTarget
+from provi.targets.constants import Constants
+from provi.targets.parameters import check_density, element_names, read_example
+
+Curvatures: TypeAlias = Float[Array, " draws"]
+
+
+class LogDensity(AbstractTarget):
+    """The density exp(fn), up to a constant. Its shape is what the user declares, or what is estimated."""
+
+    fn: Callable[..., Any]
+    start: Vector
+    assumptions: Assumptions
+    unravel: Callable[[Vector], Any] = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+
+    @double_precision
+    def __init__(
+        self,
+        fn: Any,
+        dim: Any,
+        strong_convexity: Any = None,
+        smoothness: Any = None,
+        log_concave: Any = None,
+        *,
+        names: Sequence[str] | None = None,
+        dtype: Any = None,
+        start: Any = None,
+    ):
+        """**Arguments:**
+
+        - `fn`: the log density, of a vector or of a pytree like `dim`, written with `jax.numpy`. Data that
+            changes between runs goes in through `jax.tree_util.Partial(fn, data)` or an `eqx.Module`.
+        - `dim`: the length of the vector, or an example of the pytree of arrays that `fn` takes.
+        - `strong_convexity`: mu >= 0, where the potential is known to be mu-strongly convex.
+        - `smoothness`: M > 0, where its gradient is known to be M-Lipschitz.
+        - `log_concave`: whether the potential is convex; implied by `strong_convexity`.
+        - `names`: a name for each coordinate.
+        - `dtype`: the floating type; the example's, or float64 on the CPU, by default.
+        - `start`: a point where `fn` is finite; zeros, or the example's values, by default.
+        """
+        if not callable(fn):
+            raise TypeError(f"fn must be a function that returns the log density, not {type(fn).__name__}.")
+        self.assumptions = declare(strong_convexity, smoothness, log_concave)
+        # A plain function becomes a pytree without leaves, so that `jax.jit` takes the target as it is.
+        self.fn = jax.tree_util.Partial(fn) if jax.tree_util.all_leaves([fn]) else fn
+        example = read_example(dim, start, dtype)
+        self.start, self.unravel = ravel_pytree(example)
+        self.names = element_names(example) if names is None else tuple(str(name) for name in names)
+        if len(self.names) != self.dim:
+            raise ValueError(f"names has {len(self.names)} entries, but dim is {self.dim}.")
+        check_density(lambda z: self.fn(self.unravel(z)), self.start)
+
+    @property
+    def dim(self) -> int:
+        """The length of the flat parameter vector."""
+        return self.start.shape[0]
+
+    @property
+    def dtype(self) -> Any:
+        """The floating type of the parameters."""
+        return self.start.dtype
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """The names given, the pytree's paths, or `z[0]`, `z[1]`, ..."""
+        return self.names
+
+    @property
+    def constants(self) -> Constants:
+        """Declared, estimated or unknown; violated where a counter-example was found."""
+        return self.assumptions.constants
+
+    @property
+    def counterexample(self) -> Vector | None:
+        """A point whose curvature refutes log-concavity or a declared constant, if one was found."""
+        return self.assumptions.counterexample
+
+    def potential(self, z: Vector) -> Scalar:
+        """-fn(z)."""
+        return -jnp.asarray(self.fn(self.unravel(z)), self.dtype)
+
+    @double_precision
+    def estimate_smoothness(self, seed: int, num_points: int = 16, spread: Any = 1.0) -> "LogDensity":
+        """This target with its curvature measured at the start and at random points around it.
+
+        At each point, Lanczos on Hessian-vector products finds the extreme eigenvalues; the largest in
+        absolute value over the points is the estimate of the smoothness (an estimate from below). Negative
+        curvature, or curvature outside the declared range, marks the assumption as violated.
+
+        **Arguments:**
+
+        - `seed`: of the random points.
+        - `num_points`: how many points are tried.
+        - `spread`: their standard deviation around `start`.
+
+        **Returns:** a new `LogDensity`.
+        """
+        check_count("num_points", num_points)
+        check_positive("spread", spread)
+        draw_key, lanczos_key = jax.random.split(jax.random.key(seed))
+        noise = jax.random.normal(draw_key, (num_points, self.dim), self.dtype).at[0].set(0.0)
+        points = self.start + jnp.asarray(spread, self.dtype) * noise
+        smallest, largest = (np.asarray(x, np.float64) for x in _spectra(self, points, lanczos_key))
+        bad = ~(np.isfinite(smallest) & np.isfinite(largest))
+        if bad.any():
+            raise ValueError(
+                f"the second derivatives of fn are not finite at {int(bad.sum())} of {num_points} points, "
+                f"the first {np.asarray(points[int(np.argmax(bad))])}: "
+                f"reduce spread, or transform fn to unbounded parameters."
+            )
+        tolerance = float(np.sqrt(np.finfo(self.dtype).eps))
+        revised = confront(self.assumptions, smallest, largest, points, tolerance)
+        return eqx.tree_at(lambda target: target.assumptions, self, revised)
+
+
+@eqx.filter_jit
+def _spectra(target: LogDensity, points: Draws, key: RandomKey) -> tuple[Curvatures, Curvatures]:
+    """The extreme Ritz values of the potential's Hessian at each point."""
+
+    def at(point: Vector) -> tuple[Scalar, Scalar]:
+        def product(vector: Vector) -> Vector:
+            return jax.jvp(jax.grad(target.potential), (point,), (vector,))[1]
+
+        # 32 products fix the ends of a spectrum to a few digits, which is all an estimate needs.
+        return extreme_eigenvalues(product, key, target.dim, 32, target.dtype)
+
+    return jax.lax.map(at, points)

@@ -1,0 +1,62 @@
+"""Bayesian logistic regression."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from provi.core.precision import double_precision
+from provi.targets.data import read_binary, read_design
+from provi.targets.linear_models import AbstractLinearModel, Batch
+from provi.targets.priors import GaussianPrior, gaussian_prior
+
+
+class LogisticRegression(AbstractLinearModel):
+    """y_n ~ Bernoulli(sigmoid(x_n' z)) with z ~ N(m, S).
+
+    Strongly convex by its prior (t0 = 0), smooth with t1 = 1/4.
+    """
+
+    design: Float[Array, "terms dim"]
+    response: Float[Array, " terms"]
+    prior: GaussianPrior
+    names: tuple[str, ...] | None = eqx.field(static=True)
+    second_derivative: ClassVar[str] = "sigmoid(eta) sigmoid(-eta)"
+
+    @double_precision
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        prior_scale: Any = 1.0,
+        *,
+        prior_covariance: Any = None,
+        prior_mean: Any = None,
+        intercept: bool = False,
+        names: Sequence[str] | None = None,
+    ):
+        """**Arguments:**
+
+        - `X`: (N, d) covariates, an array or a data frame.
+        - `y`: (N,) labels 0 and 1, or booleans.
+        - `prior_scale`: a standard deviation for all coefficients, or one for each.
+        - `prior_covariance`: instead of `prior_scale`, variances or a covariance matrix.
+        - `prior_mean`: the prior mean; zero if not given.
+        - `intercept`: put a column of ones first.
+        - `names`: a name for each column of `X`.
+        """
+        self.design, self.names = read_design(X, names, intercept)
+        self.response = jnp.asarray(read_binary(y, self.design.shape[0]), self.design.dtype)
+        self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
+
+    def link_potential(self, eta: Batch, y: Batch) -> Batch:
+        """log(1 + exp(-+eta)): one softplus, so that nothing cancels where the label is certain."""
+        return jax.nn.softplus((1 - 2 * y) * eta)
+
+    @property
+    def curvature(self) -> tuple[float, float]:
+        """(0, 1/4)."""
+        return 0.0, 0.25

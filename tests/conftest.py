@@ -1,0 +1,14 @@
+"""Settings of every test: double precision, no silent rank promotion, run-time type checks, no display."""
+
+import jax
+import matplotlib
+from jaxtyping import install_import_hook
+
+jax.config.update("jax_enable_x64", True)
+# (n, d) * (d,) must be written as (n, d) * (1, d): a forgotten axis is an error, not a wrong answer.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+matplotlib.use("Agg")
+
+# Only modules imported while the hook is in place are checked, so it is installed before any of `provi`,
+# and is kept for the whole session because rooms are imported by the tests as they need them.
+install_import_hook("provi", "beartype.beartype")

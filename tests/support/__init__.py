@@ -1,0 +1,1 @@
+"""What the tests share: `from support.statistics import assert_mean`."""
