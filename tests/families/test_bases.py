@@ -18,7 +18,8 @@ DF = 10.0
 BASES = {"normal": Normal(), "laplace": Laplace(), "uniform": Uniform(), "student_t": StudentT(DF)}
 by_base = pytest.mark.parametrize("name", BASES)
 by_dim = pytest.mark.parametrize("dim", [1, 2, 3, 10, 200, 1000])
-by_small_dim = pytest.mark.parametrize("dim", [1, 2, 5])
+# Compiling the gamma sampler takes most of the time, so few dimensions are sampled.
+by_small_dim = pytest.mark.parametrize("dim", [1, 3])
 
 sample = eqx.filter_jit(lambda base, key, num, dim, dtype: base.sample(key, num, dim, dtype))
 scores = eqx.filter_jit(lambda base, points: jax.vmap(jax.grad(base.log_density))(points))
@@ -91,7 +92,7 @@ def test_densities_against_scipy():
 @by_small_dim
 def test_score_is_minus_radial_weight_times_u(name, dim):
     base = BASES[name]
-    points = jnp.asarray(draws(name, dim)[:20])
+    points = jnp.asarray(np.random.default_rng(0).uniform(-1, 1, size=(20, dim)))
     actual = scores(base, points)
     weights = base.radial_weight(jnp.sum(points**2, axis=1), dim)
     assert weights.shape == (20,)
@@ -139,7 +140,7 @@ def test_draws_have_the_kurtosis(name, dim):
 
 
 @by_base
-@pytest.mark.parametrize("dim", [1, 2, 5, 200])
+@pytest.mark.parametrize("dim", [1, 3, 200])
 def test_radius_law(name, dim):
     """Kolmogorov-Smirnov at alarm 1e-6 a case, against the table of bases."""
     radius = np.linalg.norm(draws(name, dim, 40_000 if dim < 10 else 4000), axis=1)
@@ -155,31 +156,30 @@ def test_radius_law(name, dim):
 
 @by_base
 def test_direction_is_uniform_and_independent_of_the_radius(name):
-    """In the plane the angle is uniform, near and far. Kolmogorov-Smirnov, alarm 2e-6 a case."""
-    u = draws(name, 2)
-    angle, far = np.arctan2(u[:, 1], u[:, 0]), np.sum(u**2, axis=1) > 2
+    """The angle in a plane is uniform, near and far. Kolmogorov-Smirnov, alarm 2e-6 a case."""
+    u = draws(name, 3)
+    angle, far = np.arctan2(u[:, 1], u[:, 0]), np.sum(u**2, axis=1) > 3
     for half in (far, ~far):
         assert stats.kstest(angle[half], stats.uniform(-math.pi, 2 * math.pi).cdf).pvalue > 1e-6
 
 
 @by_base
-@pytest.mark.parametrize("dim", [1, 3])
-def test_float32_stays_float32(name, dim):
+def test_float32_stays_float32(name):
     base = BASES[name]
-    u = sample(base, jax.random.key(1), 2000, dim, jnp.float32)
-    assert u.dtype == jnp.float32 and u.shape == (2000, dim)
+    u = sample(base, jax.random.key(1), 2000, 3, jnp.float32)
+    assert u.dtype == jnp.float32 and u.shape == (2000, 3)
     assert np.isfinite(u).all()
     assert base.log_density(u[0]).dtype == jnp.float32
-    assert base.radial_weight(jnp.sum(u**2, axis=1), dim).dtype == jnp.float32
+    assert base.radial_weight(jnp.sum(u**2, axis=1), 3).dtype == jnp.float32
     # Alarm 1e-6.
     assert_mean(np.asarray(u, np.float64) ** 2, 1.0, alarm=1e-6)
 
 
 @by_base
 def test_sampling_depends_on_the_key_only(name):
-    first, again, other = (sample(BASES[name], jax.random.key(k), 3, 2, jnp.float64) for k in (7, 7, 8))
+    first, again, other = (sample(BASES[name], jax.random.key(k), 2000, 3, jnp.float32) for k in (7, 7, 8))
     np.testing.assert_array_equal(first, again)
-    assert not np.any(np.asarray(first) == np.asarray(other))
+    assert np.mean(np.asarray(first) == np.asarray(other)) < 0.01
 
 
 def test_degrees_of_freedom_do_not_recompile():

@@ -106,7 +106,7 @@ def test_softplus_identity_for_symmetric_laws(name, dim):
 @pytest.mark.parametrize("name", ["laplace", "uniform"])
 @pytest.mark.parametrize("dim", [200, 1000])
 def test_high_dimension_by_characteristic_function(name, dim):
-    """E cos(x u_1): (1 + x^2/(d+1))^(-(d+1)/2) for Laplace; for the ball the series 0F1, a Bessel function."""
+    """E cos(x u_1): (1 + x^2/(d+1))^(-(d+1)/2) for Laplace, the series 0F1 for the ball."""
     nodes, weights = rule(name, dim)
     for x in (0.5, 1.0, 3.0):
         if name == "laplace":

@@ -12,7 +12,13 @@ from provi.targets.constants import declared, estimated, outer_spectrum, proven,
 
 def test_constructors_set_the_status():
     made = [proven(1.0, "a"), declared(1.0), estimated(1.0, "b"), unknown("c"), violated(False, "d")]
-    assert [constant.status for constant in made] == ["proven", "declared", "estimated", "unknown", "violated"]
+    assert [constant.status for constant in made] == [
+        "proven",
+        "declared",
+        "estimated",
+        "unknown",
+        "violated",
+    ]
     assert [constant.known for constant in made] == [True, True, True, False, False]
     assert unknown("c").value is None and made[0].reason == "a"
 
@@ -33,6 +39,7 @@ def test_outer_spectrum_encloses_and_is_tight():
     low, high = outer_spectrum(matrix)
     expected = np.linalg.eigvalsh(matrix)
     assert low < expected[0] and expected[-1] < high
+    assert type(low) is type(high) is float
     np.testing.assert_allclose([low, high], expected[[0, -1]], rtol=1e-10)
 
 

@@ -88,9 +88,7 @@ def test_constants_are_tight():
     # The logistic bound is attained at z = 0, where every weight is 1/4, and in the far field.
     at_zero = np.linalg.eigvalsh(jax.hessian(logistic.potential)(jnp.zeros(3)))[-1]
     np.testing.assert_allclose(logistic.constants.smoothness.value, at_zero, rtol=1e-11)
-    np.testing.assert_allclose(
-        logistic.constants.strong_convexity.value, np.linalg.eigvalsh(precision)[0], rtol=1e-11
-    )
+    np.testing.assert_allclose(logistic.constants.strong_convexity.value, np.linalg.eigvalsh(precision)[0], rtol=1e-11)
 
 
 @models

@@ -17,7 +17,8 @@ def test_weight_sum_is_the_geometric_sum(growth, steps):
 
 
 def test_bound_is_the_worst_sequence_of_the_telescope():
-    """Any r_t >= 0 and gaps allowed by the inequality have a weighted mean gap at most the bound; equality is met
+    """Any r_t >= 0 and gaps allowed by the inequality have a weighted mean gap at most the bound; equality
+    is met
     by gaps that use up the inequality with r_T = 0."""
     rng = np.random.default_rng(0)
     gamma, growth, addition, start, steps = 0.3, 0.2, 0.1, 1.4, 15
@@ -36,7 +37,8 @@ def test_bound_is_the_worst_sequence_of_the_telescope():
 
 
 def _prox_run(gamma, steps, q, s, draws, start):
-    """All sign paths of prox-SGD on l = w^2/2, h = max(w, 0) (M = 1, w* = 0); returns r_t and the mean iterates' values.
+    """All sign paths of prox-SGD on l = w^2/2, h = max(w, 0) (M = 1, w* = 0); returns r_t and the mean
+    iterates' values.
 
     g = w + (sqrt(q)|w| + s) e with e the mean of `draws` signs.
     """
@@ -102,9 +104,7 @@ def test_printed_forms():
 def test_steps_for_accuracy_is_the_smallest(accuracy):
     noise, start, smoothness = NoiseBound(3.0, 0.7, "test"), 1.1, 9.0
     steps = prox.steps_for_accuracy(accuracy, start, noise, smoothness)
-    values = [
-        prox.bound(t, prox.step_size(t, 3.0, smoothness), start, noise, smoothness) for t in range(1, steps + 1)
-    ]
+    values = [prox.bound(t, prox.step_size(t, 3.0, smoothness), start, noise, smoothness) for t in range(1, steps + 1)]
     assert values[-1] <= accuracy and all(value > accuracy for value in values[:-1])
     steps = proj.steps_for_accuracy(accuracy, start, noise)
     values = [proj.bound(t, proj.step_size(t, 3.0), start, noise) for t in range(1, steps + 1)]

@@ -1,10 +1,13 @@
-"""Noise bounds against exact second moments: every moment is a closed form or a radial quadrature, no sampling."""
+"""Noise bounds against exact second moments: every moment is a closed form or a radial quadrature, no
+sampling.
+"""
 
 import numpy as np
 import pytest
 from scipy import integrate
 
 from provi.theory import noise
+from support.statistics import assert_mean
 
 # (log radial weight of |u| in dimension d, kurtosis): spec 01, table of bases.
 BASES = {
@@ -68,7 +71,9 @@ def test_energy_noise_holds_and_is_reached(name, d):
 
 @pytest.mark.parametrize("name", ["laplace", "student9"])
 def test_the_printed_factor_is_violated_by_heavy_bases(name):
-    """Paper 004, Theorem 2 claims E|g_C|^2 <= M^2 (d - 1 + kappa)|C|^2 at m = z-bar; at C = I it is M^2 d rho."""
+    """Paper 004, Theorem 2 claims E|g_C|^2 <= M^2 (d - 1 + kappa)|C|^2 at m = z-bar; at C = I it is M^2 d
+    rho.
+    """
     d = 10
     kurtosis = BASES[name][1](d)
     exact = _radial_moment(name, d, 4)
@@ -79,12 +84,12 @@ def test_the_printed_factor_is_violated_by_heavy_bases(name):
 @pytest.mark.parametrize("d", [1, 2, 7])
 @pytest.mark.parametrize("name", BASES)
 def test_entropy_noise_plain_and_preconditioned(name, d):
-    """Target N(0, I/M), so w* = (0, I/sqrt M); C = scale I with scale >= 1/sqrt M, m = offset; symmetric C."""
+    """Target N(0, I/M), so w* = (0, I/sqrt M); C = scale I with scale >= 1/sqrt M, m = offset; symmetric
+    C.
+    """
     smoothness, kurtosis = 2.3, BASES[name][1](d)
     rho = _radial_moment(name, d, 4) / d
-    constants = dict(
-        dim=d, smoothness=smoothness, reference_distance_squared=d / smoothness, kurtosis=kurtosis
-    )
+    constants = dict(dim=d, smoothness=smoothness, reference_distance_squared=d / smoothness, kurtosis=kurtosis)
     plain, scaled = noise.entropy_noise(**constants), noise.preconditioned_entropy_noise(**constants)
     weight = noise.scale_preconditioner(d, kurtosis)
     for offset, scale in [(0.0, 1.0), (0.0, 5.0), (3.0, 1.0), (1.0, 2.0)]:
@@ -99,7 +104,9 @@ def test_entropy_noise_plain_and_preconditioned(name, d):
 
 
 def _stl_second_moment(mean, scale, precision, mode, draws):
-    """E|g|^2 of sticking the landing for the target N(mode, precision^-1), over given draws, full matrices."""
+    """E|g|^2 of sticking the landing for the target N(mode, precision^-1), over given draws, full
+    matrices.
+    """
     z = mean + draws @ scale.T
     v = (z - mode) @ precision - draws @ np.linalg.inv(scale)
     return (v**2).sum(1) * (1 + (draws**2).sum(1))
@@ -107,7 +114,9 @@ def _stl_second_moment(mean, scale, precision, mode, draws):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_stl_noise_on_gaussian_targets(seed):
-    """K = 0: w* is the target itself. v = A (m - m*) + B u exactly, so E|g|^2 <= E|v|^2 (1 + |u|^2) is closed form."""
+    """K = 0: w* is the target itself. v = A (m - m*) + B u exactly, so E|g|^2 <= E|v|^2 (1 + |u|^2) is
+    closed form.
+    """
     rng = np.random.default_rng(seed)
     d = 3
     root = rng.normal(size=(d, d))
@@ -127,11 +136,13 @@ def test_stl_noise_on_gaussian_targets(seed):
     assert exact <= found.slope * distance
     draws = rng.normal(size=(200_000, d))
     samples = _stl_second_moment(offset, scale, precision, np.zeros(d), draws)
-    assert samples.mean() == pytest.approx(exact, rel=0.05)
+    assert_mean(samples, exact)
 
 
 def test_stl_floor_without_a_stationary_point_of_the_residual():
-    """Diagonal family, correlated Gaussian target: C* = diag(precision_ii^-1/2), the residual is not constant."""
+    """Diagonal family, correlated Gaussian target: C* = diag(precision_ii^-1/2), the residual is not
+    constant.
+    """
     precision = np.array([[2.0, 1.2], [1.2, 1.5]])
     smoothness, d = np.linalg.eigvalsh(precision)[-1], 2
     optimum = np.diag(np.diag(precision) ** -0.5)

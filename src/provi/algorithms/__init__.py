@@ -1,9 +1,10 @@
 """Methods: each a short assembly of estimator, geometry, schedules and averaging."""
 
-from provi.algorithms.base import AbstractAlgorithm, Guarantee
+from provi.algorithms.base import AbstractAlgorithm
 from provi.algorithms.mpsgd import MPSGD
 from provi.algorithms.optax import Optax
 from provi.algorithms.proj_sgd import ProjSGD
 from provi.algorithms.prox_sgd import ProxSGD
+from provi.certificates.guarantee import Guarantee
 
 __all__ = ["MPSGD", "AbstractAlgorithm", "Guarantee", "Optax", "ProjSGD", "ProxSGD"]

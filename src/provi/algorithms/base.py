@@ -2,41 +2,15 @@
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import numpy as np
 from equinox import AbstractVar
 
+from provi.certificates.guarantee import Guarantee
 from provi.core.types import Count, RandomKey, Scalar
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget
-
-
-@dataclasses.dataclass(frozen=True)
-class Guarantee:
-    """What a theorem promises about a run, before it is made.
-
-    - `theorem`: its name; `metric`: what the bound bounds: "gap" (nats, of the returned point) or
-      "squared distance" (|w_T - w*|^2). Both are in expectation over the run's random draws.
-    - `num_steps`: the planned number of steps; `bound`: the bound after all of them.
-    - `curve(steps)`: the bound after each of the given numbers of steps.
-    - `assumptions`: pairs (statement, status), status as in `targets.constants`.
-    """
-
-    theorem: str
-    metric: str
-    num_steps: int
-    bound: float
-    curve: Callable[[np.ndarray], np.ndarray]
-    assumptions: tuple[tuple[str, str], ...]
-
-    @property
-    def status(self) -> str:
-        """The weakest status among the assumptions: a chain is as strong as its weakest link."""
-        order = ("proven", "declared", "estimated", "unknown", "violated")
-        return max((status for _, status in self.assumptions), key=order.index, default="proven")
 
 
 class StepInfo(eqx.Module):

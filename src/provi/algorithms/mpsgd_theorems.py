@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from provi.algorithms.base import Guarantee
 from provi.algorithms.planning import check_goal
 from provi.algorithms.theorem_inputs import TheoremInputs, theorem_inputs
+from provi.certificates.guarantee import Guarantee
 from provi.estimators.entropy import Entropy
 from provi.families.location_scale import LocationScale, Point
 from provi.geometry.preconditioner import BlockPreconditioner
@@ -51,9 +51,7 @@ def plan_mpsgd(
     plan = mpsgd.plan(budget, *shape)
 
     def curve(steps: np.ndarray) -> np.ndarray:
-        return np.asarray(
-            mpsgd.sharp_bound(steps, plan.num_draws, plan.step_size, distance, bound, inputs.smoothness)
-        )
+        return np.asarray(mpsgd.sharp_bound(steps, plan.num_draws, plan.step_size, distance, bound, inputs.smoothness))
 
     averaging = mpsgd.averaging_factor(plan.step_size, plan.num_draws, bound.slope)
     name = "4.2, preconditioned" if preconditioned else "4.1"
@@ -71,6 +69,7 @@ def plan_mpsgd(
             float(curve(np.asarray(plan.num_steps))),
             curve,
             inputs.assumptions,
+            inputs.start,
         ),
     }
 
@@ -136,12 +135,17 @@ def plan_mpsgd_dynamic(
             float(curve(np.asarray([num_steps]))[0]),
             curve,
             inputs.assumptions,
+            inputs.start,
         ),
     }
 
 
 def _inputs(
-    target: AbstractTarget, family: LocationScale, start: Point | None, initial: float | None, reference: float | None
+    target: AbstractTarget,
+    family: LocationScale,
+    start: Point | None,
+    initial: float | None,
+    reference: float | None,
 ) -> TheoremInputs:
     if family.scale not in ("symmetric", "diagonal"):
         raise ValueError(f"The theorems on MPSGD need scale='symmetric' or 'diagonal', not {family.scale!r}.")

@@ -6,10 +6,11 @@ import equinox as eqx
 import jax.numpy as jnp
 import optax
 
-from provi.algorithms.base import AbstractAlgorithm, Guarantee
+from provi.algorithms.base import AbstractAlgorithm
 from provi.algorithms.nondegenerate import optional_positive
 from provi.algorithms.stochastic_proximal import step_gradient, step_info
-from provi.core.tree import scale
+from provi.certificates.guarantee import Guarantee
+from provi.core.tree import add_scaled
 from provi.core.types import Count
 from provi.estimators.base import AbstractEstimator
 from provi.estimators.sticking_the_landing import StickingTheLanding
@@ -60,14 +61,19 @@ class Optax(AbstractAlgorithm):
 
     def init(self, point):
         return OptaxState(
-            point, self.rule.init(eqx.filter(point, eqx.is_array)), self.averaging.init(point), jnp.zeros((), int)
+            point,
+            self.rule.init(eqx.filter(point, eqx.is_array)),
+            self.averaging.init(point),
+            jnp.zeros((), int),
         )
 
     def step(self, key, state, target, family, shrink):
         draws = self.num_draws(state.step)
         gradient = step_gradient(key, state, target, family, self.estimator, draws, self.data_sampling)
-        updates, rule_state = self.rule.update(gradient, state.rule_state, state.point)
-        moved = optax.apply_updates(state.point, scale(shrink, updates))
+        # optax's types name plain containers only; its functions take any pytree.
+        rule: Any = self.rule
+        updates, rule_state = rule.update(gradient, state.rule_state, state.point)
+        moved = add_scaled(state.point, shrink, updates)
         moved = Point(moved.loc, _keep_positive(moved.scale, jnp.asarray(self.smallest_scale, moved.loc.dtype)))
         average = self.averaging.update(state.average, state.point, moved, shrink, draws.astype(shrink.dtype))
         info = step_info(shrink, draws, gradient, moved)
@@ -88,5 +94,3 @@ def _keep_positive(scale: Any, smallest: Any) -> Any:
             return project_nondegenerate(scale, smallest)
         case _:
             raise TypeError(f"No safe set for {type(scale).__name__}.")
-
-

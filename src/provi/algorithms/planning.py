@@ -16,6 +16,11 @@ def check_goal(budget: int | None, accuracy: float | None, num_draws: int = 1) -
         check_positive("accuracy", accuracy)
 
 
-def planned_steps(budget: int | None, num_draws: int, steps_for_accuracy: Callable[[], int]) -> int:
+def planned_steps(
+    budget: int | None, accuracy: float | None, num_draws: int, steps_for_accuracy: Callable[[float], int]
+) -> int:
     """Steps that the budget pays for, or that the accuracy needs (at least one)."""
-    return budget // num_draws if budget is not None else max(1, steps_for_accuracy())
+    if budget is not None:
+        return budget // num_draws
+    assert accuracy is not None  # check_goal
+    return max(1, steps_for_accuracy(accuracy))

@@ -5,10 +5,16 @@ from typing import Any
 
 import equinox as eqx
 
-from provi.algorithms.base import AbstractAlgorithm, Guarantee
-from provi.algorithms.nondegenerate import check_projected, known_smallest_scale, optional_positive, project_point
+from provi.algorithms.base import AbstractAlgorithm
+from provi.algorithms.nondegenerate import (
+    check_projected,
+    known_smallest_scale,
+    optional_positive,
+    project_point,
+)
 from provi.algorithms.proj_sgd_theorems import plan_proj_sgd
 from provi.algorithms.stochastic_proximal import initial_state, stochastic_proximal_step
+from provi.certificates.guarantee import Guarantee
 from provi.estimators.base import AbstractEstimator
 from provi.estimators.entropy import Entropy
 from provi.families.location_scale import LocationScale

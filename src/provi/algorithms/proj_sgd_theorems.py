@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from provi.algorithms.base import Guarantee
 from provi.algorithms.planning import check_goal, planned_steps
 from provi.algorithms.theorem_inputs import TheoremInputs, theorem_inputs
+from provi.certificates.guarantee import Guarantee
 from provi.estimators.base import AbstractEstimator
 from provi.estimators.entropy import Entropy
 from provi.estimators.sticking_the_landing import StickingTheLanding
@@ -99,7 +99,7 @@ def _convex(
 ) -> dict[str, Any]:
     distance = inputs.initial_distance_squared
     num_steps = planned_steps(
-        budget, num_draws, lambda: proj_sgd_convex.steps_for_accuracy(accuracy, distance, bound)
+        budget, accuracy, num_draws, lambda eps: proj_sgd_convex.steps_for_accuracy(eps, distance, bound)
     )
     gamma = proj_sgd_convex.step_size(num_steps, bound.slope)
 
@@ -116,6 +116,7 @@ def _convex(
             float(curve(np.asarray(num_steps))),
             curve,
             inputs.assumptions,
+            inputs.start,
         ),
     }
 
@@ -136,8 +137,9 @@ def _strongly_convex(
     common = (inputs.initial_distance_squared, mu, bound)
     num_steps = planned_steps(
         budget,
+        accuracy,
         num_draws,
-        lambda: proj_sgd_strongly_convex.steps_for_accuracy(accuracy, *common, schedule=schedule),
+        lambda eps: proj_sgd_strongly_convex.steps_for_accuracy(eps, *common, schedule=schedule),
     )
     if schedule == "decaying":
         largest = proj_sgd_strongly_convex.largest_constant_step_size(mu, bound.slope)
@@ -161,5 +163,6 @@ def _strongly_convex(
             float(curve(np.asarray(num_steps))),
             curve,
             inputs.assumptions,
+            inputs.start,
         ),
     }

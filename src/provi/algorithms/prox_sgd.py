@@ -4,9 +4,10 @@ from typing import Any
 
 import equinox as eqx
 
-from provi.algorithms.base import AbstractAlgorithm, Guarantee
+from provi.algorithms.base import AbstractAlgorithm
 from provi.algorithms.prox_sgd_theorems import plan_prox_sgd
 from provi.algorithms.stochastic_proximal import initial_state, stochastic_proximal_step
+from provi.certificates.guarantee import Guarantee
 from provi.estimators.base import AbstractEstimator
 from provi.estimators.energy import Energy
 from provi.families.location_scale import LocationScale, Point

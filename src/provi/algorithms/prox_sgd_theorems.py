@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from provi.algorithms.base import Guarantee
 from provi.algorithms.planning import check_goal, planned_steps
 from provi.algorithms.theorem_inputs import TheoremInputs, theorem_inputs
+from provi.certificates.guarantee import Guarantee
 from provi.estimators.energy import Energy
 from provi.families.location_scale import LocationScale, Point
 from provi.schedules.averaging import GeometricAverage, LastIterate
@@ -66,13 +66,11 @@ def _energy_noise(inputs: TheoremInputs) -> noise.NoiseBound:
     )
 
 
-def _convex(
-    inputs: TheoremInputs, budget: int | None, accuracy: float | None, num_draws: int
-) -> dict[str, Any]:
+def _convex(inputs: TheoremInputs, budget: int | None, accuracy: float | None, num_draws: int) -> dict[str, Any]:
     bound = noise.minibatch_noise(_energy_noise(inputs), num_draws, 0.0, 0.0)
     distance, smoothness = inputs.initial_distance_squared, inputs.smoothness
     num_steps = planned_steps(
-        budget, num_draws, lambda: prox_sgd_convex.steps_for_accuracy(accuracy, distance, bound, smoothness)
+        budget, accuracy, num_draws, lambda eps: prox_sgd_convex.steps_for_accuracy(eps, distance, bound, smoothness)
     )
     gamma = prox_sgd_convex.step_size(num_steps, bound.slope, smoothness)
 
@@ -91,6 +89,7 @@ def _convex(
             float(curve(np.asarray(num_steps))),
             curve,
             inputs.assumptions,
+            inputs.start,
         ),
     }
 
@@ -109,8 +108,9 @@ def _strongly_convex(
     inverted = "decaying" if schedule == "decaying" else "constant"
     num_steps = planned_steps(
         budget,
+        accuracy,
         num_draws,
-        lambda: prox_sgd_strongly_convex.steps_for_accuracy(accuracy, *common, schedule=inverted),
+        lambda eps: prox_sgd_strongly_convex.steps_for_accuracy(eps, *common, schedule=inverted),
     )
     if schedule == "decaying":
         largest = prox_sgd_strongly_convex.largest_constant_step_size(mu, bound.slope)
@@ -137,5 +137,6 @@ def _strongly_convex(
             float(curve(np.asarray(num_steps))),
             curve,
             inputs.assumptions,
+            inputs.start,
         ),
     }

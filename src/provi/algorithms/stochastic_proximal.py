@@ -39,9 +39,7 @@ def initial_state(point: Point, averaging: AbstractAveraging, anchored: bool) ->
     return ProximalState(point, averaging.init(point), jnp.zeros((), dtype=int), point if anchored else None)
 
 
-def step_potential(
-    key: RandomKey, step: Count, target: AbstractTarget, sampling: AbstractSampling | None
-) -> Callable:
+def step_potential(key: RandomKey, step: Count, target: AbstractTarget, sampling: AbstractSampling | None) -> Callable:
     """The potential that this step sees: the whole target, or an unbiased one from a batch of its terms."""
     if sampling is None:
         return target.potential

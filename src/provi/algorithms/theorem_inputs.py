@@ -80,8 +80,10 @@ def theorem_inputs(
 
 def _need(constant: Constant, name: str, remedy: str) -> float:
     if not constant.known:
-        raise ValueError(f"The theorems need the target's {name}, which is {constant.status}: {constant.reason}. "
-                         f"Remedy: {remedy}, or use an algorithm without from_theorem.")
+        raise ValueError(
+            f"The theorems need the target's {name}, which is {constant.status}: {constant.reason}. "
+            f"Remedy: {remedy}, or use an algorithm without from_theorem."
+        )
     return float(constant.value)  # pyright: ignore
 
 
@@ -122,9 +124,15 @@ def _assumptions(
     rows = [
         (f"the potential is convex ({constants.log_concave.reason})", constants.log_concave.status),
         (f"it is M-smooth, M = {constants.smoothness.value:.6g}", constants.smoothness.status),
-        (f"a best approximation exists: {verdict.reason}", convexity.status if convexity.known else constants.log_concave.status),
+        (
+            f"a best approximation exists: {verdict.reason}",
+            convexity.status if convexity.known else constants.log_concave.status,
+        ),
         (f"|w0 - w*|^2 <= {initial.value:.6g} ({initial.reason})", _weaker(initial.status, convexity.status)),
-        (f"|w* - wbar|^2 <= {reference.value:.6g} ({reference.reason})", _weaker(reference.status, convexity.status)),
+        (
+            f"|w* - wbar|^2 <= {reference.value:.6g} ({reference.reason})",
+            _weaker(reference.status, convexity.status),
+        ),
     ]
     if convexity.known:
         rows.insert(2, (f"it is mu-strongly convex, mu = {convexity.value:.6g}", convexity.status))

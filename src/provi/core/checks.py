@@ -12,9 +12,7 @@ def as_array(name: str, value: Any, ndim: int | None = None) -> np.ndarray:
     except ValueError as error:
         raise ValueError(f"{name} is not a rectangular array: {error}") from None
     if array.dtype == object or np.issubdtype(array.dtype, np.complexfloating):
-        raise ValueError(
-            f"{name} must hold real numbers, not dtype {array.dtype}. Encode categories as numbers first."
-        )
+        raise ValueError(f"{name} must hold real numbers, not dtype {array.dtype}. Encode categories as numbers first.")
     if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
         raise ValueError(f"{name} must hold numbers, not dtype {array.dtype}.")
     if ndim is not None and array.ndim != ndim:
@@ -47,7 +45,7 @@ def check_positive(name: str, value: Any) -> float:
 
 def check_count(name: str, value: Any, minimum: int = 1) -> int:
     """A whole number of at least `minimum`."""
-    if isinstance(value, bool) or int(value) != value:
+    if isinstance(value, bool) or not np.isfinite(value) or int(value) != value:
         raise ValueError(f"{name} must be a whole number, not {value!r}.")
     if int(value) < minimum:
         raise ValueError(f"{name} must be at least {minimum}, not {value}.")

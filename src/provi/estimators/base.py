@@ -34,7 +34,13 @@ class AbstractEstimator(eqx.Module):
 
     @abstractmethod
     def mean_over_draws(
-        self, key: RandomKey, potential: Callable, family: LocationScale, point: Point, prepared: Any, num: int
+        self,
+        key: RandomKey,
+        potential: Callable,
+        family: LocationScale,
+        point: Point,
+        prepared: Any,
+        num: int,
     ) -> Point:
         """The random part, averaged over `num` independent draws."""
 

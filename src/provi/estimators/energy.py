@@ -1,5 +1,7 @@
 """The reparameterisation gradient of the energy l(w) = E[potential(m + C u)]."""
 
+from typing import ClassVar
+
 from provi.estimators.base import AbstractEstimator, path_gradient
 
 
@@ -11,8 +13,8 @@ class Energy(AbstractEstimator):
     Reference: paper 003, equation 5 and Theorem 2.
     """
 
-    includes_entropy = False
-    name = "energy"
+    includes_entropy: ClassVar[bool] = False
+    name: ClassVar[str] = "energy"
 
     def check(self, family):
         del family

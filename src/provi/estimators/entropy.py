@@ -1,5 +1,7 @@
 """The energy gradient plus the exact gradient of the negative entropy."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 
 from provi.core.tree import scale
@@ -14,8 +16,8 @@ class Entropy(AbstractEstimator):
     Reference: paper 003, equation 7 and Theorem 3; paper 004, Theorem 3 for general bases.
     """
 
-    includes_entropy = True
-    name = "entropy"
+    includes_entropy: ClassVar[bool] = True
+    name: ClassVar[str] = "entropy"
 
     def check(self, family):
         del family

@@ -1,5 +1,7 @@
 """The score-function (likelihood-ratio) gradient, for potentials without gradients."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
@@ -17,8 +19,8 @@ class ScoreFunction(AbstractEstimator):
     potential and with the dimension. **Requires** a base density without a jump.
     """
 
-    includes_entropy = False
-    name = "score function"
+    includes_entropy: ClassVar[bool] = False
+    name: ClassVar[str] = "score function"
 
     def check(self, family):
         if not family.base.has_score:

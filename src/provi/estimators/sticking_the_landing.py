@@ -1,5 +1,7 @@
 """The path-derivative ("sticking the landing") gradient, whose noise vanishes when q equals the posterior."""
 
+from typing import ClassVar
+
 from provi.estimators.base import AbstractEstimator, potential_gradients
 from provi.families.location_scale import Point
 
@@ -13,8 +15,8 @@ class StickingTheLanding(AbstractEstimator):
     Reference: paper 003, equation 9 and Theorem 4.
     """
 
-    includes_entropy = True
-    name = "sticking the landing"
+    includes_entropy: ClassVar[bool] = True
+    name: ClassVar[str] = "sticking the landing"
 
     def check(self, family):
         if not family.base.has_score:

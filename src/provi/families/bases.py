@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float
-from scipy import special
 
 from provi.core.precision import double_precision
 from provi.core.types import Draws, RandomKey, Scalar, Vector
@@ -191,12 +190,12 @@ class StudentT(AbstractBase):
             raise ValueError(f"The kurtosis of StudentT(df={df:g}) is infinite; use df above 4.")
         return 3 * (df - 2) / (df - 4)
 
-    def entropy(self, dim: int) -> float:
-        df = float(self.df)
-        gammas = math.lgamma((df + dim) / 2) - math.lgamma(df / 2)
-        log_normaliser = gammas - 0.5 * dim * math.log(math.pi * (df - 2))
+    def entropy(self, dim: int) -> Any:
+        # In jax.numpy, because `df` is a leaf and the ELBO is estimated inside compiled functions.
+        df, gammaln = self.df, jax.scipy.special.gammaln
+        log_normaliser = gammaln((df + dim) / 2) - gammaln(df / 2) - 0.5 * dim * jnp.log(math.pi * (df - 2))
         # 1 + |u|^2/(df-2) = (chi2_df + chi2_d)/chi2_df, and E log chi2_n = digamma(n/2) + log 2.
-        mean_log = float(special.digamma((df + dim) / 2) - special.digamma(df / 2))
+        mean_log = jax.scipy.special.digamma((df + dim) / 2) - jax.scipy.special.digamma(df / 2)
         return 0.5 * (df + dim) * mean_log - log_normaliser
 
 

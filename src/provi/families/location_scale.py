@@ -41,9 +41,7 @@ class LocationScale(eqx.Module):
     scale: str = eqx.field(static=True)
     rank: int = eqx.field(static=True)
 
-    def __init__(
-        self, dim: int, base: AbstractBase | None = None, scale: str = "triangular", *, rank: int = 5
-    ) -> None:
+    def __init__(self, dim: int, base: AbstractBase | None = None, scale: str = "triangular", *, rank: int = 5) -> None:
         self.dim = check_count("dim", dim)
         self.base = Normal() if base is None else base
         self.scale = scale
@@ -72,7 +70,7 @@ class LocationScale(eqx.Module):
         return Point(jnp.asarray(loc, dtype), self._scale_from(matrix, dtype))
 
     def _scale_from(self, array: np.ndarray, dtype: Any) -> AbstractScale:
-        if array.shape[0] != self.dim or array.ndim > 2:
+        if array.shape not in ((self.dim,), (self.dim, self.dim)):
             raise ValueError(f"scale has shape {array.shape}, but the family has dimension {self.dim}.")
         if array.ndim == 2 and self.scale in ("diagonal", "low_rank"):
             raise ValueError(f"A {self.scale} scale starts from a number or a vector, not a matrix.")

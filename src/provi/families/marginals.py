@@ -30,9 +30,7 @@ def marginal_quadrature(base: AbstractBase, dim: int) -> Rule:
     Nodes $t_j$, symmetric about zero, and weights $w_j > 0$ with sum 1, both NumPy float64:
     $E f(u_1) \approx \sum_j w_j f(t_j)$.
     """
-    raise TypeError(
-        f"There is no marginal rule for {type(base).__name__}; add one with marginal_quadrature.register."
-    )
+    raise TypeError(f"There is no marginal rule for {type(base).__name__}; add one with marginal_quadrature.register.")
 
 
 @marginal_quadrature.register(Normal)

@@ -5,7 +5,7 @@ Rows are draws: `apply` maps `(draws, base_dim)` to `(draws, dim)`.
 """
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -39,9 +39,7 @@ class AbstractScale(eqx.Module):
         """Whatever `precision_times` needs and does not depend on the draws."""
 
     @abstractmethod
-    def precision_times(
-        self, u: Float[Array, "draws base_dim"], factors: Any
-    ) -> tuple[Draws, Float[Array, " draws"]]:
+    def precision_times(self, u: Float[Array, "draws base_dim"], factors: Any) -> tuple[Draws, Float[Array, " draws"]]:
         """(CC')^-1 C u for each row, and the squared Mahalanobis norm of C u."""
 
     @abstractmethod
@@ -65,7 +63,7 @@ class Triangular(AbstractScale):
     """Lower triangular C; entries above the diagonal are zero and stay so."""
 
     matrix: Matrix
-    kind = "triangular"
+    kind: ClassVar[str] = "triangular"
 
     @property
     def base_dim(self) -> int:
@@ -102,7 +100,7 @@ class Symmetric(AbstractScale):
     """Symmetric C; the square root of the covariance when positive definite."""
 
     matrix: Matrix
-    kind = "symmetric"
+    kind: ClassVar[str] = "symmetric"
 
     @property
     def base_dim(self) -> int:
@@ -140,7 +138,7 @@ class Diagonal(AbstractScale):
     """Diagonal C: the mean-field family."""
 
     diagonal: Vector
-    kind = "diagonal"
+    kind: ClassVar[str] = "diagonal"
 
     @property
     def base_dim(self) -> int:
@@ -182,7 +180,7 @@ class LowRank(AbstractScale):
 
     diagonal: Vector
     factor: Float[Array, "dim rank"]
-    kind = "low_rank"
+    kind: ClassVar[str] = "low_rank"
 
     @property
     def base_dim(self) -> int:

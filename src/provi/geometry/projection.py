@@ -30,7 +30,11 @@ def _(scale: Symmetric, smallest: Any) -> Symmetric:
 
     def clamp(matrix):
         values, vectors = jnp.linalg.eigh(matrix)
-        raised = (vectors * jnp.maximum(values, smallest)[None, :]) @ vectors.T
+        # The margin covers the rounding of this product and of the Cholesky test below, so that the result
+        # is feasible and a second projection leaves it alone.
+        size = jnp.maximum(jnp.max(jnp.abs(values)), smallest)
+        margin = 8 * matrix.shape[0] * jnp.finfo(matrix.dtype).eps * size
+        raised = (vectors * jnp.maximum(values, smallest + margin)[None, :]) @ vectors.T
         return (raised + raised.T) / 2
 
     # Feasible points come back unchanged to the bit. Cholesky of C - smallest I is NaN when C is infeasible

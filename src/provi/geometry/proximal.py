@@ -35,9 +35,8 @@ def prox_negative_entropy(scale: AbstractScale, step_size: Any) -> AbstractScale
 @prox_negative_entropy.register
 def _(scale: Triangular, step_size: Any) -> Triangular:
     diagonal = jnp.diagonal(scale.matrix)
-    shift = _prox_logarithm(diagonal, step_size) - diagonal
     index = jnp.arange(diagonal.shape[0])
-    return Triangular(scale.matrix.at[index, index].add(shift))
+    return Triangular(scale.matrix.at[index, index].set(_prox_logarithm(diagonal, step_size)))
 
 
 @prox_negative_entropy.register

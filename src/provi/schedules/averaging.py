@@ -27,9 +27,7 @@ class AbstractAveraging(eqx.Module):
         """The state before the first step."""
 
     @abstractmethod
-    def update(
-        self, state: Any, before: Any, after: Any, step_size: Scalar, num_draws: Any
-    ) -> AverageState | None:
+    def update(self, state: Any, before: Any, after: Any, step_size: Scalar, num_draws: Any) -> AverageState | None:
         """Take in one step from `before` = w_t to `after` = w_{t+1}."""
 
     @abstractmethod

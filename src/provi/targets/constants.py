@@ -78,7 +78,7 @@ def outer_spectrum(matrix: np.ndarray, error: float = 0.0) -> tuple[float, float
     dim * eps * |matrix|; both ends move outwards by 8 dim eps |matrix|, plus `error`, a bound on how
     far `matrix` itself is from the matrix that is meant. A diagonal matrix needs no such allowance.
     """
-    dim, epsilon = matrix.shape[0], np.finfo(np.float64).eps
+    dim, epsilon = matrix.shape[0], float(np.finfo(np.float64).eps)
     diagonal = np.diagonal(matrix)
     if np.count_nonzero(matrix) == np.count_nonzero(diagonal):
         return (
@@ -86,5 +86,5 @@ def outer_spectrum(matrix: np.ndarray, error: float = 0.0) -> tuple[float, float
             float(diagonal.max() + 8 * epsilon * abs(diagonal.max()) + error),
         )
     eigenvalues = np.linalg.eigvalsh(matrix)
-    slack = 8 * dim * epsilon * float(np.abs(eigenvalues).max()) + error
+    slack = 8 * dim * epsilon * float(np.abs(eigenvalues).max()) + float(error)
     return float(eigenvalues[0]) - slack, float(eigenvalues[-1]) + slack

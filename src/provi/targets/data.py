@@ -69,7 +69,7 @@ def read_counts(y: Any, length: int) -> np.ndarray:
         first = int(np.argmax(wrong))
         raise ValueError(
             f"y must hold counts (whole numbers from 0 up); y[{first}] is {response[first]}. "
-            f"Pass exposures through X as a column, not by dividing y."
+            f"Real responses belong to LinearRegression."
         )
     return response
 

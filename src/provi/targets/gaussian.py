@@ -24,9 +24,7 @@ class Gaussian(AbstractTarget):
     names: tuple[str, ...] | None = eqx.field(static=True)
 
     @double_precision
-    def __init__(
-        self, mean: Any, covariance: Any = None, precision: Any = None, *, names: Sequence[str] | None = None
-    ):
+    def __init__(self, mean: Any, covariance: Any = None, precision: Any = None, *, names: Sequence[str] | None = None):
         """**Arguments:**
 
         - `mean`: (dim,).

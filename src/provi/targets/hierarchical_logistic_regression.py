@@ -1,5 +1,6 @@
 """Hierarchical logistic regression: coefficients for each group, drawn around common ones."""
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -85,7 +86,7 @@ class HierarchicalLogisticRegression(AbstractFiniteSum):
         common, local = self._split(z)
         log_scales = common.size * jnp.log(self.prior_scale) + local.size * jnp.log(self.group_scale)
         outer, inner = common / self.prior_scale, (local - common[None, :]) / self.group_scale
-        return 0.5 * (jnp.sum(outer**2) + jnp.sum(inner**2)) + log_scales + 0.5 * self.dim * np.log(2 * np.pi)
+        return 0.5 * (jnp.sum(outer**2) + jnp.sum(inner**2)) + log_scales + 0.5 * self.dim * math.log(2 * math.pi)
 
     def term_potentials(self, z: Vector, indices: Indices | slice) -> Float[Array, " batch"]:
         """-log p(y_n | z_g(n)) for n in `indices`."""

@@ -1,5 +1,6 @@
 """Bayesian linear regression: the model whose posterior is known exactly."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -61,7 +62,7 @@ class LinearRegression(AbstractLinearModel):
 
     def link_potential(self, eta: Batch, y: Batch) -> Batch:
         """-log N(y; eta, noise_scale^2)."""
-        return 0.5 * ((y - eta) / self.noise_scale) ** 2 + jnp.log(self.noise_scale) + 0.5 * np.log(2 * np.pi)
+        return 0.5 * ((y - eta) / self.noise_scale) ** 2 + jnp.log(self.noise_scale) + 0.5 * math.log(2 * math.pi)
 
     @property
     def curvature(self) -> tuple[float, float]:
@@ -85,7 +86,7 @@ class LinearRegression(AbstractLinearModel):
         residual = (response - design @ mean) / noise
         white = np.linalg.solve(prior_factor, mean - np.asarray(self.prior.mean, np.float64))
         log_det = np.log(np.diagonal(factor[0])).sum() + np.log(np.diagonal(prior_factor)).sum()
-        constant = self.num_terms * (np.log(noise) + 0.5 * np.log(2 * np.pi))
+        constant = self.num_terms * (np.log(noise) + 0.5 * math.log(2 * math.pi))
         return float(-0.5 * residual @ residual - 0.5 * white @ white - log_det - constant)
 
     def _solve(self) -> tuple[np.ndarray, Any]:

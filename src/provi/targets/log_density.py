@@ -19,7 +19,7 @@ from provi.targets.base import AbstractTarget
 from provi.targets.constants import Constants
 from provi.targets.parameters import check_density, element_names, read_example
 
-Curvatures: TypeAlias = Float[Array, " draws"]
+PerPoint: TypeAlias = Float[Array, " draws"]
 
 
 class LogDensity(AbstractTarget):
@@ -29,7 +29,7 @@ class LogDensity(AbstractTarget):
     start: Vector
     assumptions: Assumptions
     unravel: Callable[[Vector], Any] = eqx.field(static=True)
-    names: tuple[str, ...] = eqx.field(static=True)
+    names: tuple[str, ...] | None = eqx.field(static=True)
 
     @double_precision
     def __init__(
@@ -63,9 +63,9 @@ class LogDensity(AbstractTarget):
         self.fn = jax.tree_util.Partial(fn) if jax.tree_util.all_leaves([fn]) else fn
         example = read_example(dim, start, dtype)
         self.start, self.unravel = ravel_pytree(example)
-        self.names = element_names(example) if names is None else tuple(str(name) for name in names)
-        if len(self.names) != self.dim:
-            raise ValueError(f"names has {len(self.names)} entries, but dim is {self.dim}.")
+        if names is not None and len(names) != self.dim:
+            raise ValueError(f"names has {len(names)} entries, but dim is {self.dim}.")
+        self.names = None if names is None else tuple(str(name) for name in names)
         check_density(lambda z: self.fn(self.unravel(z)), self.start)
 
     @property
@@ -79,9 +79,10 @@ class LogDensity(AbstractTarget):
         return self.start.dtype
 
     @property
+    @double_precision
     def parameter_names(self) -> tuple[str, ...]:
         """The names given, the pytree's paths, or `z[0]`, `z[1]`, ..."""
-        return self.names
+        return element_names(self.unravel(self.start)) if self.names is None else self.names
 
     @property
     def constants(self) -> Constants:
@@ -117,12 +118,13 @@ class LogDensity(AbstractTarget):
         check_positive("spread", spread)
         draw_key, lanczos_key = jax.random.split(jax.random.key(seed))
         noise = jax.random.normal(draw_key, (num_points, self.dim), self.dtype).at[0].set(0.0)
-        points = self.start + jnp.asarray(spread, self.dtype) * noise
-        smallest, largest = (np.asarray(x, np.float64) for x in _spectra(self, points, lanczos_key))
-        bad = ~(np.isfinite(smallest) & np.isfinite(largest))
+        points = self.start[None, :] + jnp.asarray(spread, self.dtype) * noise
+        values, smallest, largest = (np.asarray(x, np.float64) for x in _spectra(self, points, lanczos_key))
+        # Derivatives may be finite where the density is not: log z at a negative z.
+        bad = ~(np.isfinite(values) & np.isfinite(smallest) & np.isfinite(largest))
         if bad.any():
             raise ValueError(
-                f"the second derivatives of fn are not finite at {int(bad.sum())} of {num_points} points, "
+                f"fn or its second derivatives are not finite at {int(bad.sum())} of {num_points} points, "
                 f"the first {np.asarray(points[int(np.argmax(bad))])}: "
                 f"reduce spread, or transform fn to unbounded parameters."
             )
@@ -132,14 +134,15 @@ class LogDensity(AbstractTarget):
 
 
 @eqx.filter_jit
-def _spectra(target: LogDensity, points: Draws, key: RandomKey) -> tuple[Curvatures, Curvatures]:
-    """The extreme Ritz values of the potential's Hessian at each point."""
+def _spectra(target: LogDensity, points: Draws, key: RandomKey) -> tuple[PerPoint, PerPoint, PerPoint]:
+    """The potential and the extreme Ritz values of its Hessian, at each point."""
 
-    def at(point: Vector) -> tuple[Scalar, Scalar]:
+    def at(point: Vector) -> tuple[Scalar, Scalar, Scalar]:
         def product(vector: Vector) -> Vector:
             return jax.jvp(jax.grad(target.potential), (point,), (vector,))[1]
 
         # 32 products fix the ends of a spectrum to a few digits, which is all an estimate needs.
-        return extreme_eigenvalues(product, key, target.dim, 32, target.dtype)
+        smallest, largest = extreme_eigenvalues(product, key, target.dim, 32, target.dtype)
+        return target.potential(point), smallest, largest
 
     return jax.lax.map(at, points)

@@ -89,6 +89,4 @@ def _check_finite(value: Scalar, gradient: Vector) -> None:
         raise ValueError(f"fn returned {float(value)} at the starting point. {remedy}")
     bad = np.flatnonzero(~np.isfinite(np.asarray(gradient)))
     if bad.size:
-        raise ValueError(
-            f"the gradient of fn is not finite at the starting point, first at element {bad[0]}. {remedy}"
-        )
+        raise ValueError(f"the gradient of fn is not finite at the starting point, first at element {bad[0]}. {remedy}")

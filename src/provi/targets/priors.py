@@ -1,5 +1,6 @@
 """Gaussian priors, stored by a factor of the covariance so that no inverse is ever formed on the way."""
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -41,7 +42,7 @@ class GaussianPrior(eqx.Module):
         else:
             white = deviation / self.factor
             log_det = jnp.sum(jnp.log(jnp.broadcast_to(self.factor, self.mean.shape)))
-        return 0.5 * jnp.sum(white**2) + log_det + 0.5 * self.dim * np.log(2 * np.pi)
+        return 0.5 * jnp.sum(white**2) + log_det + 0.5 * self.dim * math.log(2 * math.pi)
 
     def covariance_factor(self) -> np.ndarray:
         """F as a (dim, dim) matrix on the host, in float64."""
@@ -118,7 +119,5 @@ def _covariance_factor(dim: int, scale: Any, covariance: Any) -> np.ndarray:
             raise ValueError(f"prior_covariance must hold positive variances; the least is {matrix.min()}.")
         return np.sqrt(matrix)
     if matrix.shape != (dim, dim):
-        raise ValueError(
-            f"prior_covariance must have shape ({dim},) or ({dim}, {dim}); its shape is {matrix.shape}."
-        )
+        raise ValueError(f"prior_covariance must have shape ({dim},) or ({dim}, {dim}); its shape is {matrix.shape}.")
     return check_positive_definite("prior_covariance", matrix)

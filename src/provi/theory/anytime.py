@@ -39,17 +39,13 @@ def decaying_step_size(step: Counts, mu: float, noise_slope: float) -> Curve:
     return as_curve(np.minimum(mu / (2 * noise_slope), (2 * t + 1) / (mu * (t + 1) ** 2)))
 
 
-def decaying_step_bound(
-    num_steps: Counts, start: float, mu: float, noise_slope: float, sigma2: float
-) -> Curve:
+def decaying_step_bound(num_steps: Counts, start: float, mu: float, noise_slope: float, sigma2: float) -> Curve:
     r"""$16(a/\mu^2)^2r_0/T^2 + 8\sigma^2/(\mu^2T)$, $T \ge 1$."""
     steps = check_counts("num_steps", num_steps)
     return as_curve(16 * (noise_slope / mu**2 / steps) ** 2 * start + 8 * sigma2 / (mu**2 * steps))
 
 
-def best_constant_step_size(
-    num_steps: int, start: float, mu: float, noise_slope: float, sigma2: float
-) -> float:
+def best_constant_step_size(num_steps: int, start: float, mu: float, noise_slope: float, sigma2: float) -> float:
     r"""The allowed constant step with the smallest bound after $T$ steps; 0 when none improves on the start.
 
     The bound is convex in $\gamma$ with derivative $-T\mu(1-\gamma\mu)^{T-1}r_0 + 2\sigma^2/\mu$.

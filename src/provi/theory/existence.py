@@ -35,9 +35,7 @@ def minimiser_exists(
     - `strong_convexity`: $\mu$, or None; $\mu > 0$ implies $r = 2$.
     """
     if strong_convexity is not None and strong_convexity > 0:
-        return Verdict(
-            True, "A strongly convex potential has quadratic growth (Labarriere et al. 2026, Theorem 1)."
-        )
+        return Verdict(True, "A strongly convex potential has quadratic growth (Labarriere et al. 2026, Theorem 1).")
     if growth_exponent is None:
         return Verdict(
             False,

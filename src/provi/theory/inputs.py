@@ -30,9 +30,7 @@ def check_at_most(name: str, value: Any, largest: float, rule: str, remedy: str)
     """
     number = float(value)
     if not (np.isfinite(number) and 0 < number <= largest * (1 + 1e-12)):
-        raise ValueError(
-            f"{name} = {value} is outside the allowed range (0, {rule}] = (0, {largest:.6g}]. {remedy}"
-        )
+        raise ValueError(f"{name} = {value} is outside the allowed range (0, {rule}] = (0, {largest:.6g}]. {remedy}")
     return number
 
 
@@ -74,9 +72,7 @@ def smallest_count(enough: Callable[[int], bool], minimum: int = 1) -> int:
     while not enough(high):
         low, high = high, 2 * high
         if high > 2**60:
-            raise ValueError(
-                "accuracy is too small: more than 2^60 steps would be needed. Ask for a larger one."
-            )
+            raise ValueError("accuracy is too small: more than 2^60 steps would be needed. Ask for a larger one.")
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)

@@ -128,9 +128,7 @@ def plan(budget: int, dim: int, kurtosis: Number, smoothness: Number, preconditi
     return Plan(largest_step_size(smoothness), draws, budget // draws)
 
 
-def psgd_step_size(
-    budget: int, dim: int, kurtosis: Number, smoothness: Number, preconditioned: bool
-) -> float:
+def psgd_step_size(budget: int, dim: int, kurtosis: Number, smoothness: Number, preconditioned: bool) -> float:
     r"""Appendix C's step with one draw, as printed.
 
     $1/(2M\sqrt{(d-1+\kappa)E})$, or $1/(2M\sqrt E)$ preconditioned. Any step is allowed for $N = 1$; the

@@ -26,9 +26,7 @@ def _sequences(
 ) -> tuple[np.ndarray, np.ndarray]:
     gamma, draws = check_sequence("step_sizes", step_sizes), check_sequence("num_draws", num_draws)
     if gamma.shape != draws.shape:
-        raise ValueError(
-            f"num_draws has {draws.size} entries and step_sizes {gamma.size}: give one of each a step."
-        )
+        raise ValueError(f"num_draws has {draws.size} entries and step_sizes {gamma.size}: give one of each a step.")
     if np.any(draws != np.floor(draws)):
         raise ValueError("num_draws must hold whole numbers; round them up.")
     return gamma, draws
@@ -103,12 +101,8 @@ def summable(step_exponent: Number, batch_exponent: Number) -> Summability:
     if total <= 1:
         return Summability(False, f"sum step^2/batch diverges: 2 p + s = {total:g} is not above 1.", 0.0)
     if p > 1:
-        return Summability(
-            True, f"sum step^2/batch is finite, but so is sum step (p = {p:g} > 1): no rate.", 0.0
-        )
+        return Summability(True, f"sum step^2/batch is finite, but so is sum step (p = {p:g} > 1): no rate.", 0.0)
     if p == 1:
         return Summability(True, "sum step^2/batch is finite; sum step grows as log K: rate 1/log E.", 0.0)
     rate = (1 - p) / (1 + s)
-    return Summability(
-        True, f"sum step^2/batch is finite: 2 p + s = {total:g} > 1; rate E^-{rate:.4g}.", rate
-    )
+    return Summability(True, f"sum step^2/batch is finite: 2 p + s = {total:g} > 1; rate E^-{rate:.4g}.", rate)

@@ -39,9 +39,7 @@ def bound(
     """
     gamma, draws = check_sequence("step_sizes", step_sizes), check_sequence("num_draws", num_draws)
     if gamma.shape != draws.shape:
-        raise ValueError(
-            f"num_draws has {draws.size} entries and step_sizes {gamma.size}: give one of each a step."
-        )
+        raise ValueError(f"num_draws has {draws.size} entries and step_sizes {gamma.size}: give one of each a step.")
     gap = check_nonnegative("initial_gap", initial_gap)
     smoothness = check_positive("objective_smoothness", objective_smoothness)
     moment = check_nonnegative("second_moment", second_moment)

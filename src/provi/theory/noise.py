@@ -114,9 +114,7 @@ def stl_noise(
     """
     dim, smoothness = check_count("dim", dim), check_positive("smoothness", smoothness)
     if kurtosis != 3:
-        raise ValueError(
-            f"kurtosis = {kurtosis}: this bound is for the normal base only (3). Use entropy_noise."
-        )
+        raise ValueError(f"kurtosis = {kurtosis}: this bound is for the normal base only (3). Use entropy_noise.")
     residual = 2 * smoothness if residual_smoothness is None else residual_smoothness
     residual = check_nonnegative("residual_smoothness", residual)
     floors = [0.0] if residual == 0 else []

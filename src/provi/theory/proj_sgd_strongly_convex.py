@@ -132,9 +132,7 @@ def best_constant_step_size(
     start = check_nonnegative("initial_distance_squared", initial_distance_squared)
     step = anytime.best_constant_step_size(steps, start, half_mu, half_slope, noise.floor / 2)
     if step <= 0:
-        raise ValueError(
-            f"num_steps = {steps} is too small for any constant step to improve on the start. Raise it."
-        )
+        raise ValueError(f"num_steps = {steps} is too small for any constant step to improve on the start. Raise it.")
     return step
 
 

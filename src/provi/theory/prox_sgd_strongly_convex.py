@@ -139,9 +139,7 @@ def best_constant_step_size(
     sigma2 = _sigma2(smoothness, noise, reference_distance_squared)
     step = anytime.best_constant_step_size(steps, start, mu, slope, sigma2)
     if step <= 0:
-        raise ValueError(
-            f"num_steps = {steps} is too small for any constant step to improve on the start. Raise it."
-        )
+        raise ValueError(f"num_steps = {steps} is too small for any constant step to improve on the start. Raise it.")
     return step
 
 

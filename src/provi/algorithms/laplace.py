@@ -1,0 +1,74 @@
+"""The mode and the Laplace approximation: where to start, and the coordinates in which a target is nearly round."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import optimize
+
+from provi.core.types import Vector
+from provi.targets.base import AbstractTarget
+
+LARGEST_DENSE = 1000
+"""Above this dimension a dense Hessian is not formed, and whitening is by its diagonal only."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LaplaceApproximation:
+    """A mode and a lower triangular factor F of a covariance FF' ~ (Hessian of the potential at the mode)^-1."""
+
+    mode: np.ndarray
+    factor: np.ndarray
+    converged: bool
+
+
+@eqx.filter_jit
+def _value_and_gradient(target: AbstractTarget, z: Vector):
+    return jax.value_and_grad(target.potential)(z)
+
+
+@eqx.filter_jit
+def _hessian(target: AbstractTarget, z: Vector):
+    return jax.hessian(target.potential)(z)
+
+
+@eqx.filter_jit
+def _hessian_diagonal(target: AbstractTarget, z: Vector):
+    gradient = jax.grad(target.potential)
+
+    def entry(index):
+        direction = jnp.zeros_like(z).at[index].set(1)
+        return jax.jvp(gradient, (z,), (direction,))[1][index]
+
+    return jax.lax.map(entry, jnp.arange(z.shape[0]), batch_size=64)
+
+
+def laplace_approximation(target: AbstractTarget, start: np.ndarray, diagonal: bool = False) -> LaplaceApproximation:
+    """Find the mode by L-BFGS and factorise the inverse Hessian there.
+
+    Directions of negative or vanishing curvature (a target that is not log-concave, a flat ridge) get the absolute
+    curvature, bounded below relative to the largest, so the factor always exists. With `diagonal`, and above
+    `LARGEST_DENSE` dimensions, only the Hessian's diagonal is used.
+    """
+
+    def objective(z):
+        value, gradient = _value_and_gradient(target, jnp.asarray(z, target.dtype))
+        return float(value), np.asarray(gradient, np.float64)
+
+    found = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 1000, "maxcor": 20})
+    mode = found.x if np.isfinite(found.x).all() else np.asarray(start, np.float64)
+    point = jnp.asarray(mode, target.dtype)
+    if diagonal or target.dim > LARGEST_DENSE:
+        curvature = _safe_curvature(np.asarray(_hessian_diagonal(target, point), np.float64))
+        return LaplaceApproximation(mode, np.diag(curvature**-0.5), bool(found.success))
+    hessian = np.asarray(_hessian(target, point), np.float64)
+    values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
+    covariance = (vectors / _safe_curvature(values)) @ vectors.T
+    return LaplaceApproximation(mode, np.linalg.cholesky((covariance + covariance.T) / 2), bool(found.success))
+
+
+def _safe_curvature(values: np.ndarray) -> np.ndarray:
+    magnitude = np.abs(np.nan_to_num(values, nan=1.0, posinf=1.0, neginf=1.0))
+    return np.maximum(magnitude, max(1e-8 * magnitude.max(), 1e-12))

@@ -1,0 +1,35 @@
+"""What a theorem promises about a run, before it is made."""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from provi.families.location_scale import Point
+
+
+@dataclasses.dataclass(frozen=True)
+class Guarantee:
+    """What a theorem promises about a run, before it is made.
+
+    - `theorem`: its name; `metric`: what the bound bounds: "gap" (nats, of the returned point) or
+      "squared distance" (|w_T - w*|^2). Both are in expectation over the run's random draws.
+    - `num_steps`: the planned number of steps; `bound`: the bound after all of them.
+    - `curve(steps)`: the bound after each of the given numbers of steps.
+    - `assumptions`: pairs (statement, status), status as in `targets.constants`.
+    - `start`: the point the bound starts from.
+    """
+
+    theorem: str
+    metric: str
+    num_steps: int
+    bound: float
+    curve: Callable[[np.ndarray], np.ndarray]
+    assumptions: tuple[tuple[str, str], ...]
+    start: Point
+
+    @property
+    def status(self) -> str:
+        """The weakest status among the assumptions: a chain is as strong as its weakest link."""
+        order = ("proven", "declared", "estimated", "unknown", "violated")
+        return max((status for _, status in self.assumptions), key=order.index, default="proven")

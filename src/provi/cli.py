@@ -1,0 +1,62 @@
+"""The command line. It holds the only table of names in the library, that of the experiments."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="ProVI: provable variational inference.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+)
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the files that are written.")]
+Seed = Annotated[int, typer.Option(help="Random seed.", min=0)]
+
+
+@app.callback()
+def callback() -> None:
+    """ProVI: provable variational inference."""
+
+
+@app.command()
+def demo(output: Output = Path("out"), seed: Seed = 0) -> None:
+    """Fit Bayesian logistic regression to the breast-cancer data; print summary, ELBO, ledger; write a picture."""
+    from provi.demo import demo as run_demo
+
+    run_demo(output, seed)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="The experiment; 'list' names them all.")],
+    output: Output = Path("out"),
+    quick: Annotated[bool, typer.Option("--quick", help="A small version, in seconds.")] = False,
+    seed: Seed = 0,
+) -> None:
+    """Repeat an experiment of the papers: prints a table, writes CSV and a picture, says which claims hold."""
+    from provi.experiments import EXPERIMENTS
+
+    if name == "list":
+        typer.echo("\n".join(EXPERIMENTS))
+        return
+    if name not in EXPERIMENTS:
+        typer.echo(f"There is no experiment {name!r}. Choose one of: {', '.join(EXPERIMENTS)}.", err=True)
+        raise typer.Exit(2)
+    EXPERIMENTS[name](output, quick=quick, seed=seed).print()
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from provi import __version__
+
+    typer.echo(__version__)
+
+
+def main() -> None:
+    """Entry point of the `provi` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""The demonstration behind `provi demo` and `make demo`."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from provi.data.bundled import breast_cancer
+from provi.fit import fit
+from provi.targets.logistic_regression import LogisticRegression
+
+
+def demo(output: Path, seed: int = 0) -> Path:
+    """Bayesian logistic regression on the breast-cancer data: summary, ELBO, ledger, picture."""
+    console = Console()
+    data = breast_cancer()
+    console.print(f"Breast-cancer data: {data.features.shape[0]} patients, {data.features.shape[1]} measurements.")
+    console.print("Bayesian logistic regression, prior N(0, 1) on every coefficient; Gaussian approximation.\n")
+    target = LogisticRegression(data.features, data.response, prior_scale=1.0, intercept=True, names=data.names)
+    result = fit(target, seed=seed)
+    console.print(result.posterior.summary().table())
+    console.print(f"\nELBO {result.elbo} nats (Monte-Carlo estimate and its standard error)")
+    console.print(
+        f"{result.outcome.value}: {result.num_steps} steps, {result.gradient_evaluations} gradient evaluations, "
+        f"{result.seconds:.1f} s\n"
+    )
+    result.certificate.print(console)
+    output.mkdir(parents=True, exist_ok=True)
+    picture = output / "demo.png"
+    result.plot().savefig(picture, dpi=150)
+    console.print(f"\nPicture: {picture}")
+    return picture

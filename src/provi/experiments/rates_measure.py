@@ -1,0 +1,178 @@
+"""Replicated runs of the theorems' own settings, and their errors against the bounds."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from provi.algorithms import ProjSGD, ProxSGD
+from provi.core.tree import squared_norm, subtract
+from provi.diagnostics.exact import exact_negative_elbo
+from provi.experiments.rates_problem import RatesProblem
+from provi.experiments.replicates import replicate
+from provi.experiments.report import Row
+from provi.experiments.slopes import mean_interval
+from provi.families.location_scale import LocationScale, Point
+from provi.targets.base import AbstractTarget
+from provi.theory import noise
+from provi.theory import proj_sgd_strongly_convex as proj_theory
+from provi.theory import prox_sgd_strongly_convex as prox_theory
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One part of one theorem: which method, with which options, and the exponent p of its rate T^-p."""
+
+    theorem: str
+    part: str
+    projected: bool
+    options: tuple[tuple[str, str], ...]
+    exponent: float | None
+
+    @property
+    def label(self) -> str:
+        return f"Theorem {self.theorem} ({self.part})"
+
+    @property
+    def scale(self) -> str:
+        return "symmetric" if self.projected else "triangular"
+
+    @property
+    def convex(self) -> bool:
+        """The convex theorems have a step size for each horizon, so each horizon is a run of its own."""
+        return self.part == "convex"
+
+
+def _strongly(theorem: str, schedule: str, projected: bool, exponent: float | None) -> Case:
+    options = (("theorem", "strongly_convex"), ("schedule", schedule))
+    return Case(theorem, f"{schedule} step", projected, options, exponent)
+
+
+CASES = (
+    _strongly("7", "decaying", False, 1.0),
+    _strongly("7", "constant", False, None),
+    Case("8", "convex", False, (("theorem", "convex"),), 0.5),
+    _strongly("10", "decaying", True, 1.0),
+    _strongly("10", "constant", True, None),
+    Case("11", "convex", True, (("theorem", "convex"),), 0.5),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """Errors (replicates, records) after `steps` steps, and the theorem's bound of their mean."""
+
+    problem: RatesProblem
+    case: Case
+    steps: np.ndarray
+    errors: np.ndarray
+    bound: np.ndarray
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self.errors.mean(axis=0)
+
+    def rows(self, seed: int) -> list[Row]:
+        low, high = mean_interval(self.errors, seed)
+        return [
+            {
+                "problem": self.problem.name,
+                "theorem": self.case.theorem,
+                "part": self.case.part,
+                "metric": "gap" if self.case.convex else "squared distance",
+                "steps": int(self.steps[i]),
+                "mean": float(self.mean[i]),
+                "mean_low": float(low[i]),
+                "mean_high": float(high[i]),
+                "bound": float(self.bound[i]),
+            }
+            for i in range(len(self.steps))
+        ]
+
+
+def theorem_setting(problem: RatesProblem, case: Case, num_steps: int) -> tuple[Any, Any]:
+    """The method with the theorem's settings, and its bound as a function of the steps.
+
+    The theorems are told the true distances to the optimum: what a user can prove gives larger bounds.
+    """
+    optimum, start = problem.optimum(case.scale), problem.start(case.scale)
+    reference = np.sum((np.asarray(optimum.point.loc) - optimum.mode) ** 2) + squared_norm(optimum.point.scale)
+    distances = float(squared_norm(subtract(start, optimum.point))), float(reference)
+    if case.part == "constant step":
+        return _largest_constant_step(problem, case, *distances)
+    method = (ProjSGD if case.projected else ProxSGD).from_theorem(
+        problem.target,
+        problem.family(case.scale),
+        budget=num_steps,
+        start=start,
+        initial_distance_squared=distances[0],
+        reference_distance_squared=distances[1],
+        **dict(case.options),
+    )
+    return method, method.guarantee.curve
+
+
+def _largest_constant_step(
+    problem: RatesProblem, case: Case, initial: float, reference: float
+) -> tuple[Any, Any]:
+    """Theorems 7 and 10, first parts, at their largest step: the best one for long runs, at no horizon."""
+    mu, smoothness, dim = problem.strong_convexity, problem.smoothness, problem.target.dim
+    constants = {"dim": dim, "smoothness": smoothness, "reference_distance_squared": reference}
+    if case.projected:
+        bound = noise.entropy_noise(**constants)
+        step = proj_theory.largest_constant_step_size(mu, bound.slope)
+        return ProjSGD(step), lambda steps: proj_theory.constant_step_bound(steps, step, initial, mu, bound)
+    bound = noise.energy_noise(**constants)
+    step = prox_theory.largest_constant_step_size(mu, bound.slope)
+    return ProxSGD(step), lambda steps: prox_theory.constant_step_bound(
+        steps, step, initial, mu, smoothness, bound, reference
+    )
+
+
+def measure(problem: RatesProblem, case: Case, horizons: np.ndarray, num_replicates: int, seed: int) -> Measured:
+    """Replicates of one case; the convex theorems run anew for each horizon, with keys of their own."""
+    family, start = problem.family(case.scale), problem.start(case.scale)
+    last = int(horizons[-1])
+    groups = [[int(step)] for step in horizons] if case.convex else [_path(last)]
+    errors, bounds = [], []
+    for index, steps in enumerate(groups):
+        method, bound = theorem_setting(problem, case, steps[-1])
+        recorded = replicate(
+            method,
+            problem.target,
+            family,
+            start,
+            seed=seed + index,
+            num_replicates=num_replicates,
+            record_steps=steps,
+        )
+        errors.append(_errors(problem, case, family, recorded.outputs))
+        bounds.append(bound(np.asarray(steps)))
+    steps = np.concatenate([np.asarray(group) for group in groups])
+    return Measured(problem, case, steps, np.concatenate(errors, axis=1), np.concatenate(bounds))
+
+
+def _path(last: int) -> list[int]:
+    return sorted({int(round(step)) for step in np.geomspace(1, last, 40)})
+
+
+def _errors(problem: RatesProblem, case: Case, family: LocationScale, points: Point) -> np.ndarray:
+    optimum = problem.optimum(case.scale)
+    if case.convex:
+        return np.asarray(negative_elbos(problem.target, family, points)) - optimum.negative_elbo
+    return np.asarray(squared_distances(points, optimum.point))
+
+
+@eqx.filter_jit
+def negative_elbos(target: AbstractTarget, family: LocationScale, points: Point) -> Any:
+    """Exact negative ELBOs of points with two leading axes."""
+    one = lambda point: exact_negative_elbo(target, family, point)  # noqa: E731
+    return jax.vmap(jax.vmap(one))(points)
+
+
+@eqx.filter_jit
+def squared_distances(points: Point, best: Point) -> Any:
+    """|w - w*|^2 of points with two leading axes."""
+    return jax.vmap(jax.vmap(lambda point: squared_norm(subtract(point, best))))(points)

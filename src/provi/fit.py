@@ -1,0 +1,157 @@
+"""`provi.fit`: choose, plan, run, report."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from provi.algorithms.base import AbstractAlgorithm
+from provi.certificates.ledger import assumption_ledger
+from provi.core.checks import check_count
+from provi.core.precision import double_precision
+from provi.default_method import run_default
+from provi.families.location_scale import Gaussian, LocationScale, Point
+from provi.result import Estimate, Fit, Posterior
+from provi.runtime.budget import Budget, as_budget
+from provi.runtime.loop import estimate_elbo
+from provi.runtime.run import Run, run
+from provi.targets.base import AbstractTarget
+from provi.theory.solution_region import smallest_scale
+
+_DEFAULT_STEPS = 2000
+_ELBO_DRAWS = 4096
+_LARGEST_DENSE = 500
+
+
+@double_precision
+def fit(
+    target: AbstractTarget,
+    family: LocationScale | None = None,
+    algorithm: AbstractAlgorithm | None = None,
+    *,
+    tol: float = 0.01,
+    confidence: float = 0.99,
+    budget: Budget | int | None = None,
+    seed: int = 0,
+    start: Point | None = None,
+    progress: bool | None = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+) -> Fit:
+    """Fit the best member of `family` to `target`: minimise KL(q || posterior), i.e. maximise the ELBO.
+
+    **Arguments:**
+
+    - `target`: what to approximate, `provi.targets.LogisticRegression(X, y)`, `provi.targets.LogDensity(fn, dim)`, ...
+    - `family`: default the Gaussian with full covariance (diagonal above 500 dimensions).
+    - `algorithm`: e.g. `provi.algorithms.ProxSGD.from_theorem(target, family, budget=100_000)`. The default starts at
+      the mode, whitens by the Laplace approximation and runs projected gradients with growing batches there.
+    - `tol`, `confidence`: for the gap certificate, which this version does not compute: neither has an effect yet, and
+      `fit.certificate.status` is 'none'.
+    - `budget`: gradient evaluations, or a `provi.Budget` with steps, gradients or seconds.
+    - `start`: where to begin; a theorem's algorithm brings its own.
+    - `progress`: None shows a bar on a terminal. `checkpoint`, `resume`: a file to save to and to go on from.
+
+    **Returns:** a `Fit`. Stopping early is no exception: see `fit.outcome` and `fit.message`.
+    """
+    _check_arguments(target, family, algorithm, seed)
+    limits = as_budget(budget)
+    family = _default_family(target) if family is None else family
+    options: dict[str, Any] = {
+        "seed": seed,
+        "budget": limits,
+        "progress": progress,
+        "checkpoint": checkpoint,
+        "resume": resume,
+    }
+    if algorithm is None:
+        _check_finite(target, np.zeros(target.dim) if start is None else np.asarray(start.loc))
+        outcome = run_default(target, family, start, **options)
+    else:
+        outcome = _run_given(target, family, algorithm, start, options)
+    return _as_fit(target, family, algorithm, outcome, seed)
+
+
+def _check_arguments(target: Any, family: Any, algorithm: Any, seed: Any) -> None:
+    if not isinstance(target, AbstractTarget):
+        raise TypeError(
+            f"target must be a provi target, not {type(target).__name__}. "
+            f"Wrap a log density: provi.targets.LogDensity(fn, dim)."
+        )
+    if family is not None and not isinstance(family, LocationScale):
+        raise TypeError(f"family must be e.g. provi.families.Gaussian({target.dim}), not {family!r}.")
+    if family is not None and family.dim != target.dim:
+        raise ValueError(f"family has dimension {family.dim}, but the target has {target.dim}.")
+    if algorithm is not None and not isinstance(algorithm, AbstractAlgorithm):
+        raise TypeError(f"algorithm must be an instance such as provi.algorithms.ProxSGD(0.01), not {algorithm!r}.")
+    check_count("seed", seed, minimum=0)
+
+
+def _default_family(target: AbstractTarget) -> LocationScale:
+    return Gaussian(target.dim, "triangular" if target.dim <= _LARGEST_DENSE else "diagonal")
+
+
+def _check_finite(target: AbstractTarget, loc: np.ndarray) -> None:
+    """The first evaluation, before any long work."""
+    value, gradient = jax.value_and_grad(target.potential)(jnp.asarray(loc, target.dtype))
+    if not bool(jnp.isfinite(value)):
+        raise ValueError(
+            f"The target's log density is {-float(value)} at the start. Pass start=family.point(loc, scale) with a loc "
+            f"where it is finite, or check the log density."
+        )
+    if not bool(jnp.all(jnp.isfinite(gradient))):
+        index = int(np.argmin(np.isfinite(np.asarray(gradient))))
+        raise ValueError(
+            f"The gradient of the target's log density is not finite at the start (coordinate {index}, "
+            f"{target.parameter_names[index]}). Pass another start=, or make the log density differentiable there."
+        )
+
+
+def _run_given(
+    target: AbstractTarget,
+    family: LocationScale,
+    algorithm: AbstractAlgorithm,
+    start: Point | None,
+    options: Any,
+) -> Run:
+    guarantee = algorithm.guarantee
+    if guarantee is not None and start is not None:
+        raise ValueError("The theorem's bound starts from its own point: pass start= to from_theorem, not to fit.")
+    point = guarantee.start if guarantee is not None else start or _default_start(target, family)
+    _check_finite(target, np.asarray(point.loc))
+    algorithm = algorithm.resolve(target, family)
+    num_steps = guarantee.num_steps if guarantee is not None else _planned_steps(options["budget"])
+    return run(algorithm, target, family, point, num_steps=num_steps, **options)
+
+
+def _default_start(target: AbstractTarget, family: LocationScale) -> Point:
+    smoothness = target.constants.smoothness
+    scale = smallest_scale(float(smoothness.value)) if smoothness.known else 1.0  # pyright: ignore
+    return family.point(np.zeros(target.dim), scale, target.dtype)
+
+
+def _planned_steps(budget: Budget) -> int:
+    """Without a plan the budget decides; without either, a fixed number of steps."""
+    if budget.steps is not None:
+        return budget.steps
+    return _DEFAULT_STEPS if budget.gradients is None and budget.seconds is None else 2**31
+
+
+def _as_fit(
+    target: AbstractTarget, family: LocationScale, algorithm: AbstractAlgorithm | None, result: Run, seed: int
+) -> Fit:
+    key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)  # a stream that no step uses
+    elbo, error = estimate_elbo(key, target, family, result.point, _ELBO_DRAWS)
+    return Fit(
+        posterior=Posterior(family, result.point, target.parameter_names),
+        elbo=Estimate(float(elbo), float(error)),
+        certificate=assumption_ledger(target, family, None if algorithm is None else algorithm.guarantee),
+        outcome=result.outcome,
+        message=result.message,
+        history=result.history,
+        num_steps=result.num_steps,
+        gradient_evaluations=result.gradient_evaluations,
+        seconds=result.seconds,
+    )
