@@ -12,11 +12,11 @@ TEST_ENV := OPENBLAS_NUM_THREADS=1
 .PHONY: help demo test lint format bench clean
 
 help:
-	@echo "make demo    fit bundled data, print the certificate, write an HTML report"
+	@echo "make demo    fit bundled data, print summary, ELBO and ledger, write a picture"
 	@echo "make test    lint, types, import contract, all tests (JOBS=2 workers)"
 	@echo "make lint    the same without the tests"
 	@echo "make format  rewrite the code in the house format"
-	@echo "make bench   run the benchmarks"
+	@echo "make bench   what one iteration costs beyond its gradients"
 	@echo "make clean   remove what the other targets made, except $(VENV)"
 
 $(BIN)/python:
@@ -51,7 +51,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.installed-models
-	$(BIN)/provi bench
+	$(BIN)/python benchmarks/overhead.py
 
 clean:
 	rm -rf build dist out .pytest_cache .ruff_cache .import_linter_cache src/*.egg-info

@@ -34,12 +34,20 @@ def _point(family):
     return family.point_from_covariance(LOC, 0.5 * COVARIANCE)
 
 
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        *[("logistic", base) for base in BASES],
+        ("linear", "normal"),
+        ("linear", "student_t"),
+        ("poisson", "normal"),
+        ("poisson", "uniform"),
+        ("gaussian", "laplace"),
+        ("gaussian", "student_t"),
+    ],
+)
 def test_monte_carlo(name, base):
     """z-test of E_q[log q - log p] over 40,000 draws; false-alarm rate 1e-6."""
-    if (name, base) == ("poisson", "student_t"):
-        pytest.skip("the ELBO is minus infinity")
     target, family = TARGETS[name], LocationScale(3, BASES[base], "symmetric")
     point = _point(family)
     z = family.sample(jax.random.key(3), point, 40_000)
@@ -76,9 +84,7 @@ def test_gaussian_target_is_the_kullback_leibler_divergence():
     point = _point(family)
     mean, covariance = target.exact_posterior()
     precision, away = np.linalg.inv(covariance), LOC - mean
-    divergence = 0.5 * (
-        np.trace(precision @ (0.5 * COVARIANCE)) + away @ precision @ away - 3 + np.log(1 / 0.5**3)
-    )
+    divergence = 0.5 * (np.trace(precision @ (0.5 * COVARIANCE)) + away @ precision @ away - 3 + np.log(1 / 0.5**3))
     assert float(exact_negative_elbo(target, family, point)) == pytest.approx(divergence, rel=1e-13)
     at_posterior = family.point_from_covariance(mean, covariance)
     assert float(exact_negative_elbo(target, family, at_posterior)) == pytest.approx(0.0, abs=1e-13)
@@ -113,9 +119,7 @@ def test_gradient_by_finite_differences_and_under_transformations():
     value, gradient = jax.jit(jax.value_and_grad(lambda p: exact_negative_elbo(target, family, p)))(point)
     direction = jax.tree.map(lambda x: jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape), point)
     direction = jax.tree.map(lambda x: jnp.tril(x) if x.ndim == 2 else x, direction)
-    ends = [
-        jax.tree.map(lambda x, v, h=h: x + h * v, point, direction) for h in (-1e-5, 1e-5)
-    ]
+    ends = [jax.tree.map(lambda x, v, h=h: x + h * v, point, direction) for h in (-1e-5, 1e-5)]
     stacked = jax.tree.map(lambda a, b: jnp.stack([a, b]), *ends)
     low, high = jax.vmap(lambda p: exact_negative_elbo(target, family, p))(stacked)
     expected = sum(jnp.sum(g * v) for g, v in zip(*map(jax.tree.leaves, (gradient, direction)), strict=True))

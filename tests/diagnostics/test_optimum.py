@@ -62,8 +62,10 @@ def test_against_a_general_optimiser(target, base, scale):
     np.testing.assert_allclose(optimum.point.scale.covariance(), point.scale.covariance(), atol=2e-6)
 
 
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("scale", ["symmetric", "diagonal"])
+@pytest.mark.parametrize(
+    ("base", "scale"),
+    [("normal", "symmetric"), ("laplace", "diagonal"), ("uniform", "symmetric"), ("student_t", "diagonal")],
+)
 def test_gradient_vanishes_and_the_region_holds_it(base, scale):
     """W_M: sigma_min(C*) >= 1/sqrt(M); |w* - wbar|^2 <= d/mu; and no random neighbour is better."""
     family = LocationScale(3, BASES[base], scale)

@@ -2,7 +2,6 @@
 
 import functools
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from scipy import integrate, stats
 
 from provi.families import Gaussian, Laplace, LocationScale, LowRank, Normal, Point, StudentT
-from support.members import BASES, DIM, FACTOR, FAMILIES, LOC, SCALES, dense, family_of, point_of
+from support.members import BASES, DIM, FACTOR, FAMILIES, LOC, SCALES, dense, family_of, point_of, quick_jit
 from support.statistics import assert_mean
 
 by_family = pytest.mark.parametrize(("base", "scale"), FAMILIES)
@@ -28,7 +27,7 @@ def case(base, scale):
 @functools.cache
 def base_draws(base, base_dim):
     """Compiled once for all scales: the gamma sampler is slow to compile."""
-    sample = eqx.filter_jit(lambda key: BASES[base].sample(key, NUM, base_dim, jnp.float64))
+    sample = quick_jit(lambda key: BASES[base].sample(key, NUM, base_dim, jnp.float64))
     return sample(jax.random.key(1))
 
 
@@ -39,7 +38,7 @@ def draws(base, scale):
     return np.asarray(z), np.asarray(log_probs(family, point, z))
 
 
-log_probs = eqx.filter_jit(lambda family, point, z: jax.vmap(lambda row: family.log_prob(point, row))(z))
+log_probs = quick_jit(lambda family, point, z: jax.vmap(lambda row: family.log_prob(point, row))(z))
 
 
 @by_family
@@ -78,7 +77,7 @@ def test_log_prob_is_scipys(base, scale):
 def test_density_integrates_to_one_in_one_dimension(base):
     family = LocationScale(1, BASES[base])
     point = family.point([0.4], [[0.8]])
-    density = eqx.filter_jit(lambda z: jnp.exp(family.log_prob(point, z[None])))
+    density = quick_jit(lambda z: jnp.exp(family.log_prob(point, z[None])))
     edge = 0.8 * np.sqrt(3)  # of the uniform base, where the density jumps
     pieces = [-60, 0.4 - edge, 0.4, 0.4 + edge, 60]
     integral = sum(
@@ -110,7 +109,7 @@ def test_density_integrates_to_one_in_two_dimensions(base, scale):
 def test_score_is_the_gradient_of_log_prob(base, scale):
     family, point, _ = case(base, scale)
 
-    @eqx.filter_jit
+    @quick_jit
     def both(u):
         z = family.transform(point, u)
         automatic = jax.vmap(jax.grad(lambda row: family.log_prob(point, row)))(z)

@@ -10,7 +10,8 @@ from equinox import AbstractVar
 from provi.certificates.guarantee import Guarantee
 from provi.core.types import Count, RandomKey, Scalar
 from provi.families.location_scale import LocationScale, Point
-from provi.targets.base import AbstractTarget
+from provi.schedules.sampling import AbstractSampling
+from provi.targets.base import AbstractFiniteSum, AbstractTarget
 
 
 class StepInfo(eqx.Module):
@@ -45,6 +46,16 @@ class AbstractAlgorithm(eqx.Module):
     @abstractmethod
     def output(self, state: Any) -> Point:
         """The point to return."""
+
+
+def check_parts(target: AbstractTarget, family: LocationScale, data_sampling: AbstractSampling | None) -> None:
+    """What every algorithm asks of its parts, or a `ValueError` that says which do not fit."""
+    if family.dim != target.dim:
+        raise ValueError(f"family has dimension {family.dim}, but the target has {target.dim}. Use dim={target.dim}.")
+    if data_sampling is not None and not isinstance(target, AbstractFiniteSum):
+        raise ValueError(
+            f"data_sampling needs a target with data terms; {type(target).__name__} has none. Leave it at None."
+        )
 
 
 def without_guarantee(algorithm: Any) -> Any:

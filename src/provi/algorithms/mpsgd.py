@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 
-from provi.algorithms.base import AbstractAlgorithm
+from provi.algorithms.base import AbstractAlgorithm, check_parts
 from provi.algorithms.mpsgd_theorems import plan_mpsgd, plan_mpsgd_dynamic
 from provi.algorithms.nondegenerate import (
     check_projected,
@@ -60,6 +60,7 @@ class MPSGD(AbstractAlgorithm):
         return cls(**plan_mpsgd_dynamic(target, family, **options))
 
     def resolve(self, target, family):
+        check_parts(target, family, self.data_sampling)
         check_projected("MPSGD", self.estimator, family)
         if self.smallest_scale is not None:
             return self

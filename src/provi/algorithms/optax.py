@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import optax
 
-from provi.algorithms.base import AbstractAlgorithm
+from provi.algorithms.base import AbstractAlgorithm, check_parts
 from provi.algorithms.nondegenerate import optional_positive
 from provi.algorithms.stochastic_proximal import step_gradient, step_info
 from provi.certificates.guarantee import Guarantee
@@ -50,7 +50,7 @@ class Optax(AbstractAlgorithm):
     guarantee: Guarantee | None = None
 
     def resolve(self, target, family):
-        del target
+        check_parts(target, family, self.data_sampling)
         if not self.estimator.includes_entropy:
             raise ValueError(
                 f"Optax needs the gradient of the whole objective, but the estimator '{self.estimator.name}' leaves "

@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 
-from provi.algorithms.base import AbstractAlgorithm
+from provi.algorithms.base import AbstractAlgorithm, check_parts
 from provi.algorithms.nondegenerate import (
     check_projected,
     known_smallest_scale,
@@ -59,6 +59,7 @@ class ProjSGD(AbstractAlgorithm):
         return cls(**plan_proj_sgd(target, family, **options))
 
     def resolve(self, target, family):
+        check_parts(target, family, self.data_sampling)
         check_projected("ProjSGD", self.estimator, family)
         if self.smallest_scale is not None:
             return self

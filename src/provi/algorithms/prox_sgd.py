@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 
-from provi.algorithms.base import AbstractAlgorithm
+from provi.algorithms.base import AbstractAlgorithm, check_parts
 from provi.algorithms.prox_sgd_theorems import plan_prox_sgd
 from provi.algorithms.stochastic_proximal import initial_state, stochastic_proximal_step
 from provi.certificates.guarantee import Guarantee
@@ -53,7 +53,7 @@ class ProxSGD(AbstractAlgorithm):
         return cls(**plan_prox_sgd(target, family, **options))
 
     def resolve(self, target, family):
-        del target
+        check_parts(target, family, self.data_sampling)
         if self.estimator.includes_entropy:
             raise ValueError(
                 f"ProxSGD treats the entropy by its proximal operator, but the estimator "

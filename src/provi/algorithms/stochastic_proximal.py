@@ -43,10 +43,7 @@ def step_potential(key: RandomKey, step: Count, target: AbstractTarget, sampling
     """The potential that this step sees: the whole target, or an unbiased one from a batch of its terms."""
     if sampling is None:
         return target.potential
-    if not isinstance(target, AbstractFiniteSum):
-        raise ValueError(
-            f"data_sampling needs a target with data terms; {type(target).__name__} has none. Leave it at None."
-        )
+    assert isinstance(target, AbstractFiniteSum)  # by `check_parts`
     indices = sampling.indices(jax.random.fold_in(key, _DATA), step, target.num_terms)
     return lambda z: target.minibatch_potential(z, indices)
 

@@ -13,9 +13,9 @@ from provi.core.tree import add_scaled, scale, zeros_like
 from provi.core.types import Count, RandomKey
 from provi.families.location_scale import LocationScale, Point
 
-CHUNKS = (32, 8, 2, 1)
+CHUNKS = (50, 10, 3, 1)
 """Numbers of draws computed at once. A minibatch of any size is a sum of these, without waste and without
-recompilation: 10 = 8 + 2, 100 = 3*32 + 2*2."""
+recompilation: 7 = 2*3 + 1, 45 = 4*10 + 3 + 2*1."""
 
 
 class AbstractEstimator(eqx.Module):

@@ -9,7 +9,7 @@ class Energy(AbstractEstimator):
     r"""Estimates grad l: g_m = pi, g_C = P(pi u'), pi = grad potential(m + C u), u ~ base.
 
     P is the projection on the space of C. **Requires** a differentiable potential; any base.
-    **Noise** (theory.noise.energy_noise): E|g|^2 <= 2(d + kappa) M^2 (|w - w*|^2 + |w* - wbar|^2).
+    **Noise** (theory.noise.energy_noise): slope 2(1 + rho) M^2, rho = (d+2) kappa / 3.
     Reference: paper 003, equation 5 and Theorem 2.
     """
 

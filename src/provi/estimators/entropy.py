@@ -12,7 +12,7 @@ from provi.families.location_scale import Point
 class Entropy(AbstractEstimator):
     r"""Estimates grad f: g_m = pi, g_C = P(pi u' - C^-T).
 
-    **Noise** (theory.noise.entropy_noise), on W_M: slope 4(d + kappa) M^2.
+    **Noise** (theory.noise.entropy_noise), on W_M: slope 4(1 + rho) M^2, rho = (d+2) kappa / 3.
     Reference: paper 003, equation 7 and Theorem 3; paper 004, Theorem 3 for general bases.
     """
 

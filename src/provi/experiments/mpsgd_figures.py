@@ -76,7 +76,7 @@ def _picture(results: Results) -> Any:
             _decorate(axes[row], reading, results)
         axes[0, 0].set_ylim(bottom=0)
         axes[1, 0].set_yscale("log")
-        axes[1, 0].yaxis.set_major_formatter(LogFormatter())
+        axes[1, 0].yaxis.set_major_formatter("{x:g}")
         axes[1, 0].yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.5)))
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=5)
@@ -99,10 +99,10 @@ def _draw(axis: Any, results: Results, reading: str, x: str, y: str, shift: floa
 
 def _decorate(axes: Any, reading: str, results: Results) -> None:
     smoothness = results.of(METHODS[0], reading)[0].setting.smoothness
-    axes[0].set_title(f"{reading[0].upper()}{reading[1:]}: L = {smoothness:.4g}")
+    axes[0].set_title(f"{reading[0].upper()}{reading[1:]}: L = {smoothness:.1f}")
     axes[1].set_title("The same against CPU time")
-    axes[2].set_title("Negative ELBO from 100 draws, minus f*")
-    axes[0].set_ylabel("gap f(w) - f* [nats]")
+    axes[2].set_title("Negative ELBO from 100 draws, minus $f^*$")
+    axes[0].set_ylabel("gap $f(w) - f^*$ [nats]")
     axes[0].set_xlabel("gradient evaluations")
     axes[1].set_xlabel("CPU time [s]")
     axes[2].set_xlabel("gradient evaluations")

@@ -42,6 +42,12 @@ class Curve:
         return float(self.rows[-1]["gap"])
 
     @property
+    def late_gap(self) -> float:
+        """The mean gap over the last quarter of the gradients: the iterates of a run that is too bold swing."""
+        gradients = self.column("gradients")
+        return float(self.column("gap")[gradients >= 0.75 * gradients[-1]].mean())
+
+    @property
     def cpu_seconds(self) -> float:
         return float(self.rows[-1]["cpu_seconds"])
 

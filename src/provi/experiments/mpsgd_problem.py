@@ -35,7 +35,7 @@ class Problem:
     precision: float
     dim: int = 200
     budget: int = 5000
-    num_seeds: int = 3
+    num_seeds: int = 2
 
     def small(self) -> "Problem":
         """The same in a few seconds, to try it out."""

@@ -20,6 +20,9 @@ from provi.theory import noise
 from provi.theory import proj_sgd_strongly_convex as proj_theory
 from provi.theory import prox_sgd_strongly_convex as prox_theory
 
+TAIL = 8.0
+"""Slopes are fitted where T is at least the last one divided by this."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -74,6 +77,23 @@ class Measured:
     def mean(self) -> np.ndarray:
         return self.errors.mean(axis=0)
 
+    @property
+    def decay_begins(self) -> float:
+        """The step from which the decaying schedule does decay: 4a/mu^2 (8a/mu^2 for Proj-SGD)."""
+        factor = 2 if self.case.projected else 1
+        slope = 2 * factor * (self.problem.target.dim + 3) * self.problem.smoothness**2
+        return 4 * factor * slope / self.problem.strong_convexity**2
+
+    @property
+    def tail(self) -> np.ndarray:
+        """Which records the slope is fitted to."""
+        return self.steps >= self.steps[-1] / TAIL
+
+    @property
+    def asymptotic(self) -> bool:
+        """Whether the theorem's rate can show: a decaying schedule must decay over the whole tail."""
+        return self.case.convex or self.decay_begins <= self.steps[-1] / TAIL
+
     def rows(self, seed: int) -> list[Row]:
         low, high = mean_interval(self.errors, seed)
         return [
@@ -97,12 +117,12 @@ def theorem_setting(problem: RatesProblem, case: Case, num_steps: int) -> tuple[
 
     The theorems are told the true distances to the optimum: what a user can prove gives larger bounds.
     """
-    optimum, start = problem.optimum(case.scale), problem.start(case.scale)
+    optimum, start = problem.optima[case.scale], problem.start(case.scale)
     reference = np.sum((np.asarray(optimum.point.loc) - optimum.mode) ** 2) + squared_norm(optimum.point.scale)
     distances = float(squared_norm(subtract(start, optimum.point))), float(reference)
     if case.part == "constant step":
         return _largest_constant_step(problem, case, *distances)
-    method = (ProjSGD if case.projected else ProxSGD).from_theorem(
+    method: Any = (ProjSGD if case.projected else ProxSGD).from_theorem(
         problem.target,
         problem.family(case.scale),
         budget=num_steps,
@@ -114,19 +134,17 @@ def theorem_setting(problem: RatesProblem, case: Case, num_steps: int) -> tuple[
     return method, method.guarantee.curve
 
 
-def _largest_constant_step(
-    problem: RatesProblem, case: Case, initial: float, reference: float
-) -> tuple[Any, Any]:
+def _largest_constant_step(problem: RatesProblem, case: Case, initial: float, reference: float) -> tuple[Any, Any]:
     """Theorems 7 and 10, first parts, at their largest step: the best one for long runs, at no horizon."""
     mu, smoothness, dim = problem.strong_convexity, problem.smoothness, problem.target.dim
     constants = {"dim": dim, "smoothness": smoothness, "reference_distance_squared": reference}
     if case.projected:
         bound = noise.entropy_noise(**constants)
         step = proj_theory.largest_constant_step_size(mu, bound.slope)
-        return ProjSGD(step), lambda steps: proj_theory.constant_step_bound(steps, step, initial, mu, bound)
+        return ProjSGD(step_size=step), lambda steps: proj_theory.constant_step_bound(steps, step, initial, mu, bound)
     bound = noise.energy_noise(**constants)
     step = prox_theory.largest_constant_step_size(mu, bound.slope)
-    return ProxSGD(step), lambda steps: prox_theory.constant_step_bound(
+    return ProxSGD(step_size=step), lambda steps: prox_theory.constant_step_bound(
         steps, step, initial, mu, smoothness, bound, reference
     )
 
@@ -159,7 +177,7 @@ def _path(last: int) -> list[int]:
 
 
 def _errors(problem: RatesProblem, case: Case, family: LocationScale, points: Point) -> np.ndarray:
-    optimum = problem.optimum(case.scale)
+    optimum = problem.optima[case.scale]
     if case.convex:
         return np.asarray(negative_elbos(problem.target, family, points)) - optimum.negative_elbo
     return np.asarray(squared_distances(points, optimum.point))

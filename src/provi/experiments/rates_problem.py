@@ -8,24 +8,24 @@ from provi.diagnostics.optimum import Optimum, linear_model_optimum
 from provi.families.location_scale import Gaussian, LocationScale, Point
 from provi.targets.logistic_regression import LogisticRegression
 
+SCALES = ("triangular", "symmetric")
+
 
 @dataclasses.dataclass(frozen=True)
 class RatesProblem:
-    """A target, and how far every coordinate of the start is from the optimum's mean."""
+    """A target, how far every coordinate of the start is from the optimum's mean, and the optima by scale."""
 
     name: str
     target: LogisticRegression
     offset: float
+    optima: dict[str, Optimum]
 
     def family(self, scale: str) -> LocationScale:
         return Gaussian(self.target.dim, scale)
 
-    def optimum(self, scale: str) -> Optimum:
-        return linear_model_optimum(self.target, self.family(scale))
-
     def start(self, scale: str) -> Point:
         """(m* + offset, I/sqrt(M)), which lies in the set W_M of the projected methods."""
-        location = np.asarray(self.optimum(scale).point.loc) + self.offset
+        location = np.asarray(self.optima[scale].point.loc) + self.offset
         return self.family(scale).point(location, self.smoothness**-0.5)
 
     @property
@@ -43,7 +43,7 @@ class RatesProblem:
 
 def well_conditioned(seed: int) -> RatesProblem:
     """d = 2, M/mu = 1.5: the decaying steps of Theorems 7 and 10 begin to decay within a few hundred steps."""
-    return RatesProblem("well conditioned", _logistic(np.array([1.2, 1.5]), 8, seed), offset=1.0)
+    return _problem("well conditioned", _logistic(np.array([1.2, 1.5]), 8, seed), offset=1.0)
 
 
 def spread_spectrum(seed: int) -> RatesProblem:
@@ -52,7 +52,12 @@ def spread_spectrum(seed: int) -> RatesProblem:
     With so few steps that flat directions have not begun to converge, each quadrupling of the horizon brings
     in the directions of half the curvature: the worst case of the convex theorems, at all horizons at once.
     """
-    return RatesProblem("spread spectrum", _logistic(np.geomspace(3.2, 100.0, 4), 40, seed), offset=0.3)
+    return _problem("spread spectrum", _logistic(np.geomspace(3.2, 100.0, 4), 40, seed), offset=0.3)
+
+
+def _problem(name: str, target: LogisticRegression, offset: float) -> RatesProblem:
+    optima = {scale: linear_model_optimum(target, Gaussian(target.dim, scale)) for scale in SCALES}
+    return RatesProblem(name, target, offset, optima)
 
 
 def _logistic(curvatures: np.ndarray, num_data: int, seed: int) -> LogisticRegression:

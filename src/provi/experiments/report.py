@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 Row = dict[str, Any]
@@ -54,17 +55,20 @@ class Report:
 
     def print(self, console: Console | None = None) -> None:
         """The table and the verdicts, for the terminal."""
-        console = Console() if console is None else console
+        if console is None:
+            console = Console()
+            # A file or a pipe has no width of its own; 80 columns would cut the tables.
+            console = console if console.is_terminal else Console(width=120)
         table = Table(title=self.title, title_justify="left")
         for column in self.rows[0]:
-            table.add_column(column, justify="left" if isinstance(self.rows[0][column], str) else "right")
+            table.add_column(escape(column), justify="left" if isinstance(self.rows[0][column], str) else "right")
         for row in self.rows:
-            table.add_row(*(format_value(value, 3) for value in row.values()))
+            table.add_row(*(escape(format_value(value, 3)) for value in row.values()))
         console.print(table)
         for claim in self.claims:
             colour = _COLOURS[claim.verdict]
-            console.print(f"[{colour}]{claim.verdict}[/{colour}]: {claim.statement}", highlight=False)
-            console.print(f"    {claim.evidence}", style="dim", highlight=False)
+            console.print(f"[{colour}]{claim.verdict}[/{colour}]: {escape(claim.statement)}", highlight=False)
+            console.print(f"    {escape(claim.evidence)}", style="dim", highlight=False)
         for file in self.files:
             console.print(f"wrote {file}", highlight=False)
 

@@ -87,7 +87,7 @@ class Laplace(AbstractBase):
 
     def sample(self, key: RandomKey, num: int, dim: int, dtype: Any) -> Draws:
         direction_key, radius_key = jax.random.split(key)
-        radius = jax.random.gamma(radius_key, dim, (num, 1), dtype) / math.sqrt(dim + 1)
+        radius = _gamma(radius_key, jnp.asarray(dim, dtype), num, dtype) / math.sqrt(dim + 1)
         return radius * _directions(direction_key, num, dim, dtype)
 
     def log_density(self, u: Vector) -> Scalar:
@@ -171,7 +171,7 @@ class StudentT(AbstractBase):
     def sample(self, key: RandomKey, num: int, dim: int, dtype: Any) -> Draws:
         normal_key, chi_key = jax.random.split(key)
         df = self.df.astype(dtype)
-        chi_squared = 2 * jax.random.gamma(chi_key, df / 2, (num, 1), dtype)
+        chi_squared = 2 * _gamma(chi_key, df / 2, num, dtype)
         return jax.random.normal(normal_key, (num, dim), dtype) * jnp.sqrt((df - 2) / chi_squared)
 
     def log_density(self, u: Vector) -> Scalar:
@@ -205,6 +205,31 @@ def _directions(key: RandomKey, num: int, dim: int, dtype: Any) -> Draws:
     # In one dimension a float32 draw is exactly zero about once in 2^24, and has no direction.
     normal = jnp.where(normal == 0, jnp.finfo(dtype).eps, normal)
     return normal / jnp.sqrt(jnp.sum(normal**2, axis=1, keepdims=True))
+
+
+def _gamma(key: RandomKey, shape: Scalar, num: int, dtype: Any) -> Float[Array, "num 1"]:
+    """Exact draws of Gamma(shape, 1), shape >= 1, by Marsaglia and Tsang's rejection method.
+
+    jax.random.gamma does the same for every shape with a loop per element, and its compilation takes longer than
+    that of everything else in a step; here one loop proposes for all draws until each has been accepted.
+    """
+    offset = shape - 1 / 3
+    spread = 1 / jnp.sqrt(9 * offset)
+
+    def propose(carry: Any) -> Any:
+        round_number, values, done = carry
+        normal_key, uniform_key = jax.random.split(jax.random.fold_in(key, round_number))
+        normal = jax.random.normal(normal_key, (num, 1), dtype)
+        cube = (1 + spread * normal) ** 3
+        log_cube = jnp.log(jnp.where(cube > 0, cube, 1))
+        threshold = 0.5 * normal**2 + offset * (1 - cube + log_cube)
+        # log of a uniform draw on (0, 1]
+        log_uniform = -jax.random.exponential(uniform_key, (num, 1), dtype)
+        accepted = (cube > 0) & (log_uniform < threshold)
+        return round_number + 1, jnp.where(accepted & ~done, offset * cube, values), done | accepted
+
+    start = (jnp.zeros((), jnp.int32), jnp.zeros((num, 1), dtype), jnp.zeros((num, 1), bool))
+    return jax.lax.while_loop(lambda carry: ~jnp.all(carry[2]), propose, start)[1]
 
 
 def _safe_sqrt(x: Float[Array, "..."]) -> Float[Array, "..."]:

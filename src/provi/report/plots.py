@@ -27,7 +27,7 @@ def plot_fit(fit: Any) -> Figure:
 def _trace(axes: Axes, fit: Any) -> None:
     history = fit.history
     evaluations, elbo, error = (history[name] for name in ("gradient_evaluations", "elbo", "elbo_standard_error"))
-    axes.plot(evaluations, elbo, linewidth=1.2, label="100 draws a record")
+    axes.plot(evaluations, elbo, linewidth=1.2, label="estimate from 100 draws, band two s.e.")
     axes.fill_between(evaluations, elbo - 2 * error, elbo + 2 * error, alpha=0.2, linewidth=0)
     axes.axhline(fit.elbo.value, color="0.3", linewidth=0.8, linestyle="--", label=f"final: {fit.elbo}")
     axes.set_xscale("log")

@@ -11,7 +11,7 @@ PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 INK = "#333333"
 """Axes, text and reference lines."""
 
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
     "axes.labelsize": 9,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from provi.algorithms.base import AbstractAlgorithm, without_guarantee
+from provi.core.checks import check_count
 from provi.core.outcomes import Outcome
 from provi.core.precision import double_precision
 from provi.families.location_scale import LocationScale, Point
@@ -60,8 +61,10 @@ def run(
     `checkpoint` ends with the same bits as an uninterrupted one.
     """
     algorithm = without_guarantee(algorithm.resolve(target, family))
+    if start.scale.kind != family.scale or start.loc.shape != (family.dim,):
+        raise ValueError("start does not belong to the family; make it with family.point(loc, scale).")
     budget = budget or Budget()
-    num_steps = min(num_steps, budget.steps or num_steps)
+    num_steps = min(check_count("num_steps", num_steps), budget.steps or num_steps)
     driver = _Driver(algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds)
     driver.prepare(start, resume)
     with ProgressBar(num_steps, progress) as bar:
@@ -116,9 +119,10 @@ class _Driver:
                     bar.update(self.step, self.last_elbo())
                     ended = self.ended()
                     if ended is not None:
-                        self.record()
+                        if not self.recorded(self.step):
+                            self.record()
                         return ended
-                if not (len(self.history) and self.history["step"][-1] >= record):
+                if not self.recorded(record):
                     self.record()
                     bar.update(self.step, self.last_elbo())
         except KeyboardInterrupt:
@@ -142,6 +146,9 @@ class _Driver:
         if self.budget.seconds is not None and self.seconds >= self.budget.seconds:
             return Outcome.TIME_BUDGET
         return None
+
+    def recorded(self, step: int) -> bool:
+        return len(self.history) > 0 and bool(self.history["step"][-1] >= step)
 
     def record(self) -> None:
         algorithm, target, family = self.parts

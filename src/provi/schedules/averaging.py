@@ -101,6 +101,10 @@ class NoiseWeightedAverage(AbstractAveraging):
         converter=lambda x: np.asarray(x, np.float64) if isinstance(x, int | float | np.generic) else x
     )
 
+    def __check_init__(self):
+        if isinstance(self.noise_slope, np.ndarray) and not 0 <= self.noise_slope < np.inf:
+            raise ValueError(f"noise_slope must be a finite number of at least 0, not {self.noise_slope}.")
+
     def init(self, point):
         return _initial_state(point)
 

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.checks import check_count
+from provi.core.checks import check_count, check_positive
 from provi.core.types import Count
 
 
@@ -18,6 +18,13 @@ def _count(name: str):
         return value
 
     return convert
+
+
+def _exponent(value: Any) -> Any:
+    # A negative exponent would end in steps without draws.
+    if isinstance(value, int | float | np.ndarray | np.generic):
+        return np.asarray(check_positive("exponent", value), dtype=np.float64)
+    return value
 
 
 class AbstractBatchSize(eqx.Module):
@@ -46,7 +53,7 @@ class PolynomialBatch(AbstractBatchSize):
     """
 
     initial: Any = eqx.field(converter=_count("initial"))
-    exponent: Any = eqx.field(converter=lambda x: np.asarray(x, np.float64) if isinstance(x, int | float) else x)
+    exponent: Any = eqx.field(converter=_exponent)
     largest: Any = eqx.field(converter=_count("largest"), default=2**30)
 
     def __call__(self, step):

@@ -6,7 +6,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from provi.core.checks import check_count
 from provi.core.types import Count, Indices, RandomKey
+
+
+def _batch(value: int) -> int:
+    return check_count("batch", value)
 
 
 class AbstractSampling(eqx.Module):
@@ -20,7 +25,7 @@ class AbstractSampling(eqx.Module):
 class UniformSampling(AbstractSampling):
     """Independent uniform indices, with replacement: the gradient is unbiased given the past."""
 
-    batch: int = eqx.field(static=True)
+    batch: int = eqx.field(static=True, converter=_batch)
 
     def indices(self, key, step, num_terms):
         return jax.random.randint(jax.random.fold_in(key, step), (self.batch,), 0, num_terms)
@@ -34,7 +39,7 @@ class ReshuffledSampling(AbstractSampling):
     gradients are not unbiased given the past, so the theorems do not cover it.
     """
 
-    batch: int = eqx.field(static=True)
+    batch: int = eqx.field(static=True, converter=_batch)
 
     def indices(self, key, step, num_terms):
         # 64-bit positions (ProVI's loop runs with x64 on): step * batch passes 2^31 on long runs.

@@ -1,0 +1,22 @@
+"""The papers' figures and theorems as experiments: each a function, by the name of its command."""
+
+from collections.abc import Callable
+
+from provi.experiments import (
+    mpsgd_figure1,
+    mpsgd_figure2,
+    mpsgd_figure3,
+    prox_proj_rates,
+    stl_gaussian,
+)
+from provi.experiments.report import Claim, Report
+
+EXPERIMENTS: dict[str, Callable[..., Report]] = {
+    "mpsgd-figure1": mpsgd_figure1.run,
+    "mpsgd-figure2": mpsgd_figure2.run,
+    "mpsgd-figure3": mpsgd_figure3.run,
+    "prox-proj-rates": prox_proj_rates.run,
+    "stl-gaussian": stl_gaussian.run,
+}
+
+__all__ = ["EXPERIMENTS", "Claim", "Report"]

@@ -1,0 +1,196 @@
+"""`provi.fit` end to end: against exact posteriors and optima, its arguments, its outcomes, save and load."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import provi
+from provi.diagnostics.exact import exact_negative_elbo
+from provi.diagnostics.optimum import linear_model_optimum
+from provi.fit import _check_arguments
+from provi.runtime.budget import as_budget
+
+
+def logistic(dim=4, terms=150, seed=0, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    design = rng.normal(size=(terms, dim)).astype(dtype)
+    response = (rng.random(terms) < 1 / (1 + np.exp(-design @ np.linspace(-1, 1, dim)))).astype(int)
+    return provi.targets.LogisticRegression(design, response)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return logistic()
+
+
+@pytest.fixture(scope="module")
+def fitted(target):
+    return provi.fit(target)
+
+
+def test_default_reaches_the_best_gaussian(target, fitted):
+    family = provi.families.Gaussian(4)
+    best = float(linear_model_optimum(target, family).negative_elbo)
+    gap = float(exact_negative_elbo(target, family, fitted.posterior.point)) - best
+    assert 0 <= gap < 0.01
+    # The reported ELBO is within 5 of its own standard errors of the exact one (two-sided alarm 6e-7).
+    assert abs(fitted.elbo.value + best + gap) < 5 * fitted.elbo.standard_error
+    assert fitted.outcome is provi.Outcome.COMPLETED
+
+
+@pytest.mark.parametrize("scale", ["diagonal", "low_rank", "symmetric"])
+def test_default_on_every_scale_beats_its_start(target, scale):
+    family = provi.families.Gaussian(4, scale, rank=2)
+    result = provi.fit(target, family, budget=provi.Budget(steps=120))
+    if scale == "low_rank":
+        # No oracle of its own: between the mean-field optimum and the full one.
+        diagonal = linear_model_optimum(target, provi.families.Gaussian(4, "diagonal")).negative_elbo
+        full = linear_model_optimum(target, provi.families.Gaussian(4)).negative_elbo
+        slack = 5 * result.elbo.standard_error
+        assert -float(diagonal) - 0.05 - slack < result.elbo.value < -float(full) + slack
+    else:
+        best = float(linear_model_optimum(target, family).negative_elbo)
+        assert 0 <= float(exact_negative_elbo(target, family, result.posterior.point)) - best < 0.02
+
+
+def test_linear_regression_recovers_the_exact_posterior():
+    rng = np.random.default_rng(1)
+    design = rng.normal(size=(50, 3))
+    target = provi.targets.LinearRegression(design, design @ [1.0, -2.0, 0.5] + rng.normal(size=50))
+    result = provi.fit(target)
+    mean, covariance = target.exact_posterior()
+    # Sticking the landing has no noise on a Gaussian target, so the agreement is that of a deterministic method.
+    np.testing.assert_allclose(result.posterior.mean, mean, atol=1e-8)
+    np.testing.assert_allclose(result.posterior.covariance, covariance, atol=1e-8)
+    assert abs(result.elbo.value - target.log_evidence()) < 1e-6
+
+
+def test_target_that_is_not_log_concave_stays_safe():
+    def banana(z):
+        return -0.5 * (z[0] ** 2 / 4 + (z[1] - z[0] ** 2) ** 2 / 0.1)
+
+    result = provi.fit(provi.targets.LogDensity(banana, 2), budget=provi.Budget(steps=150))
+    assert np.isfinite(result.elbo.value)
+    assert np.isfinite(result.posterior.covariance).all()
+    # log Z of the banana is that of its two Gaussian factors; the ELBO must stay below it.
+    log_evidence = 0.5 * np.log(2 * np.pi * 4) + 0.5 * np.log(2 * np.pi * 0.1)
+    assert result.elbo.value < log_evidence + 5 * result.elbo.standard_error
+    assert result.certificate.status == "none"
+
+
+def test_theorem_algorithm_runs_from_its_own_start(target):
+    family = provi.families.Gaussian(4)
+    start = family.point(np.full(4, 0.3), 0.2)
+    algorithm = provi.algorithms.ProxSGD.from_theorem(target, family, budget=400, num_draws=4, start=start)
+    result = provi.fit(target, family, algorithm)
+    assert result.num_steps == 100 and result.gradient_evaluations == 400
+    assert result.certificate.theorem is not None and "Theorem 8" in result.certificate.theorem
+    assert result.certificate.a_priori_bound == pytest.approx(algorithm.guarantee.bound)
+    with pytest.raises(ValueError, match="pass start= to from_theorem"):
+        provi.fit(target, family, algorithm, start=start)
+
+
+def test_optax_baseline(target):
+    result = provi.fit(target, algorithm=provi.algorithms.Optax(optax.adam(0.02)), budget=provi.Budget(steps=800))
+    best = float(linear_model_optimum(target, provi.families.Gaussian(4)).negative_elbo)
+    assert result.elbo.value == pytest.approx(-best, abs=0.3)
+
+
+def test_float32_target_stays_float32():
+    result = provi.fit(logistic(dtype=np.float32), budget=provi.Budget(steps=60))
+    assert result.posterior.mean.dtype == np.float32
+    assert result.posterior.sample(3, seed=0).dtype == np.float32
+
+
+def test_leaves_the_users_precision_alone():
+    with jax.enable_x64(False):
+        result = provi.fit(logistic(), budget=provi.Budget(steps=30))
+        assert result.posterior.mean.dtype == np.float64
+        assert result.posterior.covariance.dtype == np.float64
+        assert jnp.ones(2).dtype == jnp.float32
+
+
+def test_same_seed_same_bits_other_seed_other_bits(target):
+    algorithm = provi.algorithms.ProxSGD(0.01, 4)
+    first, second, other = (
+        provi.fit(target, algorithm=algorithm, budget=400, seed=seed).posterior.mean for seed in (3, 3, 4)
+    )
+    assert (first == second).all()
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"family": provi.families.Gaussian(7)}, "family has dimension 7"),
+        ({"budget": -5}, "budget must be at least 1"),
+        ({"seed": -1}, "seed"),
+        ({"resume": True}, "resume=True needs checkpoint="),
+    ],
+)
+def test_bad_arguments_are_named(target, arguments, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        provi.fit(target, **arguments)
+
+
+def test_wrong_types_are_named(target):
+    # Below the annotated entry point, which beartype guards in tests only.
+    with pytest.raises(TypeError, match="LogDensity"):
+        _check_arguments(lambda z: -z @ z, None, None, 0)
+    with pytest.raises(TypeError, match="family must be"):
+        _check_arguments(target, "gaussian", None, 0)
+    with pytest.raises(TypeError, match="algorithm must be an instance"):
+        _check_arguments(target, None, "adam", 0)
+    with pytest.raises(ValueError, match="budget must be a whole number"):
+        as_budget(2.5)
+
+
+def test_bad_start_is_named():
+    bounded = provi.targets.LogDensity(lambda z: jnp.log(z[0]) - z[0], 1, start=np.ones(1))
+    with pytest.raises(ValueError, match="at the start"):
+        provi.fit(bounded, algorithm=provi.algorithms.ProxSGD(0.01))
+
+
+def test_save_and_load_round_trip(fitted, tmp_path):
+    path = tmp_path / "fit.safetensors"
+    fitted.save(path)
+    loaded = provi.load(path)
+    assert (loaded.posterior.mean == fitted.posterior.mean).all()
+    assert (loaded.posterior.covariance == fitted.posterior.covariance).all()
+    assert loaded.posterior.names == fitted.posterior.names
+    assert loaded.elbo == fitted.elbo and loaded.outcome is fitted.outcome
+    assert loaded.certificate == fitted.certificate
+    assert (loaded.history.as_array() == fitted.history.as_array()).all()
+
+
+@pytest.mark.parametrize(
+    "base", [provi.families.Laplace(), provi.families.Uniform(), provi.families.StudentT(7.5)], ids=lambda b: b.name
+)
+def test_save_and_load_keep_the_base(target, base, tmp_path):
+    family = provi.families.LocationScale(4, base, "symmetric")
+    result = provi.fit(target, family, budget=provi.Budget(steps=5))
+    result.save(tmp_path / "fit")
+    loaded = provi.load(tmp_path / "fit")
+    z = result.posterior.sample(5, seed=1)
+    np.testing.assert_array_equal(loaded.posterior.log_prob(z), result.posterior.log_prob(z))
+
+
+def test_load_refuses_other_files(tmp_path):
+    from safetensors.numpy import save_file
+
+    save_file({"x": np.ones(2)}, tmp_path / "other")
+    with pytest.raises(ValueError, match="not a fit"):
+        provi.load(tmp_path / "other")
+
+
+def test_ledger_is_json_and_table(fitted):
+    data = json.loads(fitted.certificate.to_json())
+    assert data["status"] == "none" and data["gap"] is None
+    statuses = {row["statement"]: row["status"] for row in data["assumptions"]}
+    assert statuses["smoothness M"] == "proven"
+    text = str(fitted.certificate)
+    assert "strong convexity mu" in text and "No gap certificate" in text

@@ -1,0 +1,16 @@
+"""The loop compiles in a quarter of the time with one size of chunk, which these tests are not about."""
+
+import pytest
+
+from provi.estimators import base
+from provi.runtime.loop import advance
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_chunk():
+    advance._cached.clear_cache()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "CHUNKS", (1,))
+        yield
+    # What was compiled with other chunks must not serve the tests of other rooms.
+    advance._cached.clear_cache()

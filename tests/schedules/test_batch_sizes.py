@@ -1,0 +1,76 @@
+"""Batch schedules against exact integer arithmetic."""
+
+import math
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from provi.schedules import ConstantBatch, PolynomialBatch
+from provi.schedules.batch_sizes import as_batch_size
+
+evaluate = jax.jit(lambda schedule, t: schedule(t))
+
+
+def exact_power(initial, base, exponent):
+    """ceil(initial * base^(p/q)) by integer roots: n is the least with n^q >= initial^q base^p."""
+    goal = initial**exponent.denominator * base**exponent.numerator
+    n = max(1, round(goal ** (1 / exponent.denominator)) - 2)
+    while n**exponent.denominator < goal:
+        n += 1
+    return n
+
+
+@pytest.mark.parametrize("initial", [1, 3])
+@pytest.mark.parametrize("exponent", [Fraction(1), Fraction(3, 2), Fraction(1, 2), Fraction(5, 4), Fraction(2)])
+def test_polynomial_growth_is_rounded_up_exactly(initial, exponent):
+    """Exact powers included: 100^(3/2) is 1000, not 1001."""
+    schedule = PolynomialBatch(initial, float(exponent))
+    steps = np.unique(np.concatenate([np.arange(300), np.arange(1, 60) ** 2 - 1, np.arange(1, 20) ** 4 - 1]))
+    expected = [exact_power(initial, int(t) + 1, exponent) for t in steps]
+    result = evaluate(schedule, jnp.asarray(steps))
+    assert result.dtype == jnp.int32
+    keep = np.asarray(expected) < 2**30
+    np.testing.assert_array_equal(np.asarray(result)[keep], np.asarray(expected)[keep])
+
+
+def test_large_exact_powers():
+    schedule = PolynomialBatch(1, 3.0)
+    for base in (100, 613, 999, 1000):
+        assert int(evaluate(schedule, jnp.asarray(base - 1))) == base**3
+
+
+def test_the_largest_batch_caps_the_growth():
+    schedule = PolynomialBatch(2, 1.5, 50)
+    sizes = [int(evaluate(schedule, jnp.asarray(t))) for t in range(200)]
+    assert sizes[:4] == [2, math.ceil(2 * 2**1.5), math.ceil(2 * 3**1.5), 16]
+    assert max(sizes) == sizes[-1] == 50
+    assert int(evaluate(PolynomialBatch(1, 2.0), jnp.asarray(10**9))) == 2**30
+
+
+def test_constant():
+    schedule = as_batch_size(7)
+    assert isinstance(schedule, ConstantBatch)
+    assert int(schedule(jnp.asarray(3))) == 7
+    assert as_batch_size(schedule) is schedule
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"), [(0, "at least 1"), (-3, "at least 1"), (1.5, "whole number"), (True, "whole number")]
+)
+def test_bad_numbers_are_refused(bad, message):
+    with pytest.raises(ValueError, match=f"num_draws must be .*{message}"):
+        as_batch_size(bad)
+    with pytest.raises(ValueError, match=f"initial must be .*{message}"):
+        PolynomialBatch(bad, 1.0)
+    with pytest.raises(ValueError, match=f"largest must be .*{message}"):
+        PolynomialBatch(1, 1.0, bad)
+
+
+@pytest.mark.parametrize("bad", [-0.5, np.nan, np.inf])
+def test_a_shrinking_batch_is_refused(bad):
+    """initial (t+1)^-e would reach zero draws."""
+    with pytest.raises(ValueError, match="exponent must be"):
+        PolynomialBatch(1, bad)
