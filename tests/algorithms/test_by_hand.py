@@ -135,30 +135,31 @@ def test_optax_is_optax_by_hand():
         assert float(infos[t].gradient_norm_scale) == pytest.approx(np.linalg.norm(g_C), rel=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["triangular", "symmetric", "diagonal", "low_rank"])
+@pytest.mark.parametrize("kind", ["triangular", "low_rank"])
 def test_optax_keeps_the_scale_positive(kind):
     """A step of length 100 would leave the positive definite scales."""
     family = Gaussian(3, kind)
     algorithm = Optax(optax.sgd(100.0), 10, smallest_scale=0.01)
     states, _ = trajectory(algorithm, TARGET, family, family.point(LOC, 3.0), KEY, 1)
     scale = states[1].point.scale
-    diagonal = scale.diagonal if kind in ("diagonal", "low_rank") else np.linalg.eigvals(np.asarray(scale.matrix)).real
-    assert float(np.min(diagonal)) == pytest.approx(0.01, rel=1e-9)
+    diagonal = scale.diagonal if kind == "low_rank" else np.diagonal(scale.matrix)
+    assert float(np.min(diagonal)) == 0.01
 
 
 def test_shrink_multiplies_the_step_size():
     family = Gaussian(3, "diagonal")
-    state = ProxSGD(0.2).init(family.point(np.zeros(3), 0.7))
-    full, _ = step(KEY, ProxSGD(0.2), state, TARGET, family, jnp.asarray(0.25))
-    small, info = step(KEY, ProxSGD(0.05), state, TARGET, family, jnp.asarray(1.0))
-    np.testing.assert_allclose(full.point.loc, small.point.loc, rtol=1e-15)
+    large, small = (ProxSGD(PolynomialStep(value, 0.6), BATCH) for value in (0.2, 0.05))
+    state = large.init(family.point(np.zeros(3), 0.7))
+    shrunk, _ = step(KEY, large, state, TARGET, family, jnp.asarray(0.25))
+    plain, info = step(KEY, small, state, TARGET, family, jnp.asarray(1.0))
+    np.testing.assert_allclose(shrunk.point.loc, plain.point.loc, rtol=1e-14)
     assert float(info.step_size) == pytest.approx(0.05)
 
 
 def test_steps_differ_in_their_draws_and_repeat_with_the_key():
     family = Gaussian(3, "diagonal")
-    states, _ = trajectory(ProxSGD(1e-9), TARGET, family, family.point(np.zeros(3), 0.7), KEY, 2)
-    again, _ = trajectory(ProxSGD(1e-9), TARGET, family, family.point(np.zeros(3), 0.7), KEY, 2)
-    moves = [np.asarray(b.point.loc - a.point.loc) for a, b in zip(states[:-1], states[1:], strict=True)]
-    assert np.abs(moves[0] - moves[1]).max() > 1e-10
+    algorithm, start = ProxSGD(PolynomialStep(1e-9, 0.6), BATCH), family.point(np.zeros(3), 0.7)
+    states, infos = trajectory(algorithm, TARGET, family, start, KEY, 2)
+    again, _ = trajectory(algorithm, TARGET, family, start, KEY, 2)
+    assert abs(float(infos[0].gradient_norm_loc) / float(infos[1].gradient_norm_loc) - 1) > 1e-3
     np.testing.assert_array_equal(states[2].point.loc, again[2].point.loc)

@@ -11,7 +11,7 @@ from provi.experiments.report import Claim, Report, finish, format_value, write_
 def _report(tmp_path):
     rows = ({"method": "A", "gap [nats]": 1.23456789}, {"method": "B", "gap [nats]": 2e-9})
     files = (tmp_path / "x.png", write_rows(tmp_path / "x.csv", rows))
-    claims = (Claim.of("one", True, "1 < 2"), Claim.of("two", 0, "2 > 1"), Claim("three", "not tested", "no time"))
+    claims = (Claim.of("one", True, "1 < 2"), Claim.of("two", 0, "|x| > 1"), Claim("three", "not tested", "no time"))
     return Report("x", "A title", "The setting.", rows, claims, files, 1.0)
 
 
@@ -25,7 +25,7 @@ def test_the_page_has_table_claims_picture_and_surroundings(tmp_path):
     page = (tmp_path / "x.md").read_text()
     assert report.files[-1] == tmp_path / "x.md"
     assert "![A title](x.png)" in page and "[x.csv](x.csv)" in page
-    assert "| A | 1.235 |" in page and "| two | **does not hold** | 2 > 1 |" in page
+    assert "| A | 1.235 |" in page and "| two | **does not hold** | \\|x\\| > 1 |" in page
     assert "provi reproduce x" in page and "jax" in page
 
 

@@ -23,7 +23,7 @@ START = FAMILY.point([0.0], 1.0)
 
 
 def nan_above_two(z):
-    return jnp.sum(jnp.where(z > 2, jnp.nan, -(z**2) / 2))
+    return jnp.sum(-(z**2) / 2 + 1e-3 * jnp.sqrt(2 - z))
 
 
 def infinite_gradient_above_two(z):
@@ -35,10 +35,11 @@ def first_bad_step(algorithm, target, seed):
     key = jax.random.split(jax.random.key(seed))[0]
     algorithm = without_guarantee(algorithm.resolve(target, FAMILY))
     state = algorithm.init(START)
-    while True:
+    for _ in range(500):
         state, info = step(key, algorithm, state, target, FAMILY, jnp.ones(()))
         if not np.isfinite(float(info.gradient_norm_loc)):
             return int(state.step) - 1
+    raise AssertionError("no bad step")
 
 
 @pytest.mark.parametrize("density", [nan_above_two, infinite_gradient_above_two])
@@ -54,13 +55,16 @@ def test_a_bad_step_is_located_rejected_and_recovered_from(density):
     assert f"{int(rejected)} non-finite step(s) rejected" in result.message
     assert bool(all_finite((result.point, result.last)))
     assert np.abs(flat(result.last) - flat(START)).max() > 1e-3
-    # Each rejection halves the step size, and rejected draws are paid for.
-    assert result.history["step_size"][-1] == pytest.approx(0.1 * 0.5**rejected, rel=1e-9)
+    # Each rejection halves the steps after it, and rejected draws are paid for.
+    halvings = np.log2(0.1 / result.history["step_size"])
+    np.testing.assert_allclose(halvings, np.round(halvings), atol=1e-9)
+    late = result.history["rejected_steps"] - np.round(halvings)
+    assert set(late) <= {0.0, 1.0} and halvings[-1] > 0
     assert result.gradient_evaluations == 300
 
 
 def test_a_rejected_step_changes_nothing_but_the_step_number():
-    target = LogDensity(lambda z: jnp.sum(jnp.where(z > 50, jnp.nan, -(z**2) / 2)), 1)
+    target = LogDensity(lambda z: jnp.sum(jnp.sqrt(50 - z)), 1)
     algorithm = Optax(optax.adam(0.1), 1, averaging=GeometricAverage(0.9))
     carry = initial_carry(algorithm, FAMILY.point([100.0], 1.0))
     after = jax.jit(guarded_step)(jax.random.key(0), algorithm, target, FAMILY, carry)
@@ -79,14 +83,14 @@ def test_a_rejected_step_changes_nothing_but_the_step_number():
 
 def test_when_every_step_fails_the_last_good_state_is_returned(tmp_path):
     """The first step goes to 100, where there are no finite values any more."""
-    target = LogDensity(lambda z: jnp.sum(jnp.where(z > 50, jnp.nan, 100.0 * z)), 1)
+    target = LogDensity(lambda z: jnp.sum(100 * z + jnp.sqrt(50 - z)), 1)
     result = run(
-        ProxSGD(1.0), target, FAMILY, START, seed=0, num_steps=10_000, checkpoint=tmp_path / "run.safetensors"
+        ProxSGD(1.0, 50), target, FAMILY, START, seed=0, num_steps=10_000, checkpoint=tmp_path / "run.safetensors"
     )
     assert result.outcome is Outcome.NONFINITE
     assert not result.outcome.ok
     assert result.num_steps == 1 + LARGEST_REJECTIONS
-    np.testing.assert_allclose(result.last.loc, [100.0], rtol=1e-12)
+    np.testing.assert_allclose(result.last.loc, [100.0], atol=0.1)
     assert bool(all_finite(result.point))
     assert "last good state" in result.message and "at iteration 1," in result.message
     assert f"{LARGEST_REJECTIONS} non-finite step(s)" in result.message

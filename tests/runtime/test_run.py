@@ -181,6 +181,9 @@ def test_no_output_when_not_on_a_terminal(capsys):
     assert captured.out == "" and captured.err == ""
 
 
-def test_the_progress_bar_shows_when_asked_for(capsys):
-    go(num_steps=5, progress=True)
-    assert "5/5 steps" in capsys.readouterr().err
+def test_the_progress_bar_shows_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    go(num_steps=5, progress=False)
+    assert capsys.readouterr().err == ""
+    go(num_steps=5)
+    assert "provi" in capsys.readouterr().err

@@ -7,7 +7,6 @@ minus four standard errors (false-alarm rate 3e-5 a point).
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from provi.algorithms.planning import check_goal
-from provi.algorithms.theorem_inputs import TheoremInputs, theorem_inputs
+from provi.algorithms.theorem_inputs import TheoremInputs, check_start_nondegenerate, theorem_inputs
 from provi.certificates.guarantee import Guarantee
 from provi.estimators.entropy import Entropy
 from provi.families.location_scale import LocationScale, Point
@@ -70,6 +70,7 @@ def plan_mpsgd(
             curve,
             inputs.assumptions,
             inputs.start,
+            inputs.status,
         ),
     }
 
@@ -136,6 +137,7 @@ def plan_mpsgd_dynamic(
             curve,
             inputs.assumptions,
             inputs.start,
+            inputs.status,
         ),
     }
 
@@ -149,9 +151,11 @@ def _inputs(
 ) -> TheoremInputs:
     if family.scale not in ("symmetric", "diagonal"):
         raise ValueError(f"The theorems on MPSGD need scale='symmetric' or 'diagonal', not {family.scale!r}.")
-    return theorem_inputs(
+    inputs = theorem_inputs(
         target, family, start=start, initial_distance_squared=initial, reference_distance_squared=reference
     )
+    check_start_nondegenerate(inputs)
+    return inputs
 
 
 def _noise(inputs: TheoremInputs, preconditioned: bool) -> tuple[noise.NoiseBound, float]:

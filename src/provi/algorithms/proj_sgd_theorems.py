@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from provi.algorithms.planning import check_goal, planned_steps
-from provi.algorithms.theorem_inputs import TheoremInputs, theorem_inputs
+from provi.algorithms.theorem_inputs import TheoremInputs, check_start_nondegenerate, theorem_inputs
 from provi.certificates.guarantee import Guarantee
 from provi.estimators.base import AbstractEstimator
 from provi.estimators.entropy import Entropy
@@ -56,6 +56,7 @@ def plan_proj_sgd(
         initial_distance_squared=initial_distance_squared,
         reference_distance_squared=reference_distance_squared,
     )
+    check_start_nondegenerate(inputs)
     bound = _noise(target, family, inputs, estimator)
     bound = noise.minibatch_noise(bound, num_draws, 4 * inputs.smoothness**2, 0.0)
     if theorem == "convex":
@@ -117,6 +118,7 @@ def _convex(
             curve,
             inputs.assumptions,
             inputs.start,
+            inputs.status,
         ),
     }
 
@@ -164,5 +166,6 @@ def _strongly_convex(
             curve,
             inputs.assumptions,
             inputs.start,
+            inputs.status,
         ),
     }

@@ -90,6 +90,7 @@ def _convex(inputs: TheoremInputs, budget: int | None, accuracy: float | None, n
             curve,
             inputs.assumptions,
             inputs.start,
+            inputs.status,
         ),
     }
 
@@ -102,6 +103,8 @@ def _strongly_convex(
         raise ValueError("theorem='strongly_convex' needs a strongly convex target; use theorem='convex'.")
     if schedule not in ("constant", "decaying", "log_over_t"):
         raise ValueError(f"schedule must be 'constant', 'decaying' or 'log_over_t', not {schedule!r}.")
+    if schedule == "log_over_t" and budget is None:
+        raise ValueError("schedule='log_over_t' needs budget=; use schedule='constant' or 'decaying' with accuracy=.")
     reference = inputs.reference_distance_squared
     bound = noise.minibatch_noise(_energy_noise(inputs), num_draws, 2 * squared, 2 * squared * reference)
     common = (inputs.initial_distance_squared, mu, inputs.smoothness, bound, reference)
@@ -138,5 +141,6 @@ def _strongly_convex(
             curve,
             inputs.assumptions,
             inputs.start,
+            inputs.status,
         ),
     }

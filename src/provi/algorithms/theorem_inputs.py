@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.certificates.guarantee import weakest
 from provi.core.precision import double_precision
 from provi.core.tree import squared_norm
 from provi.families.location_scale import LocationScale, Point
@@ -31,6 +32,7 @@ class TheoremInputs:
     reference_distance_squared: float
     initial_distance_squared: float
     assumptions: tuple[tuple[str, str], ...]
+    status: str
 
     def initial_distance_squared_scaled(self, scale_factor: float) -> float:
         """|w_0 - w*|^2 in the norm that divides the scale's block by `scale_factor` <= 1."""
@@ -66,6 +68,8 @@ def theorem_inputs(
     initial, reference = _distances(
         target, start, strong_convexity, initial_distance_squared, reference_distance_squared
     )
+    assumptions = _assumptions(target, family, initial, reference)
+    own = [constants.log_concave, constants.smoothness, *([convexity] if convexity is not None else [])]
     return TheoremInputs(
         start=start,
         dim=family.dim,
@@ -74,7 +78,8 @@ def theorem_inputs(
         kurtosis=float(family.base.kurtosis(family.dim)),
         reference_distance_squared=float(reference.value),  # pyright: ignore
         initial_distance_squared=float(initial.value),  # pyright: ignore
-        assumptions=_assumptions(target, family, initial, reference),
+        assumptions=assumptions,
+        status=weakest([*(constant.status for constant in own), *(status for _, status in assumptions)]),
     )
 
 
@@ -121,9 +126,7 @@ def _assumptions(
         base_log_concave=family.base.log_concave,
         strong_convexity=float(convexity.value) if convexity.known else None,  # pyright: ignore
     )
-    rows = [
-        (f"the potential is convex ({constants.log_concave.reason})", constants.log_concave.status),
-        (f"it is M-smooth, M = {constants.smoothness.value:.6g}", constants.smoothness.status),
+    return (
         (
             f"a best approximation exists: {verdict.reason}",
             convexity.status if convexity.known else constants.log_concave.status,
@@ -133,12 +136,20 @@ def _assumptions(
             f"|w* - wbar|^2 <= {reference.value:.6g} ({reference.reason})",
             _weaker(reference.status, convexity.status),
         ),
-    ]
-    if convexity.known:
-        rows.insert(2, (f"it is mu-strongly convex, mu = {convexity.value:.6g}", convexity.status))
-    return tuple(rows)
+    )
 
 
 def _weaker(own: str, source: str) -> str:
     """A number declared by the user stands on its own; one derived from mu is as good as mu."""
     return own if own == "declared" else source
+
+
+def check_start_nondegenerate(inputs: TheoremInputs) -> None:
+    """The projected methods' theorems begin inside W_M: singular values of C_0 of at least 1/sqrt(M)."""
+    smallest = float(np.linalg.eigvalsh(np.asarray(inputs.start.scale.covariance(), np.float64))[0]) ** 0.5
+    floor = solution_region.smallest_scale(inputs.smoothness)
+    if smallest < floor * (1 - 1e-6):
+        raise ValueError(
+            f"start has a scale with singular value {smallest:.4g}, below 1/sqrt(smoothness) = {floor:.4g}, where the "
+            f"theorem does not hold. Use family.point(loc, scale) with a larger scale."
+        )

@@ -1,7 +1,7 @@
 """What a theorem promises about a run, before it is made."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -16,7 +16,8 @@ class Guarantee:
       "squared distance" (|w_T - w*|^2). Both are in expectation over the run's random draws.
     - `num_steps`: the planned number of steps; `bound`: the bound after all of them.
     - `curve(steps)`: the bound after each of the given numbers of steps.
-    - `assumptions`: pairs (statement, status), status as in `targets.constants`.
+    - `assumptions`: pairs (statement, status) beyond the target's own constants, status as in `targets.constants`.
+    - `status`: the weakest status among all assumptions: a chain is as strong as its weakest link.
     - `start`: the point the bound starts from.
     """
 
@@ -27,9 +28,10 @@ class Guarantee:
     curve: Callable[[np.ndarray], np.ndarray]
     assumptions: tuple[tuple[str, str], ...]
     start: Point
+    status: str
 
-    @property
-    def status(self) -> str:
-        """The weakest status among the assumptions: a chain is as strong as its weakest link."""
-        order = ("proven", "declared", "estimated", "unknown", "violated")
-        return max((status for _, status in self.assumptions), key=order.index, default="proven")
+
+def weakest(statuses: Iterable[str]) -> str:
+    """The status that decides how much the whole is worth."""
+    order = ("proven", "declared", "estimated", "unknown", "violated")
+    return max(statuses, key=order.index)

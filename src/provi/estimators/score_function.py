@@ -36,11 +36,12 @@ class ScoreFunction(AbstractEstimator):
     def mean_over_draws(self, key, potential, family, point, prepared, num):
         factors, log_det_gradient = prepared
         u = family.sample_base(key, point, num)
-        values = jax.vmap(potential)(family.transform(point, u))
+        # Data of higher precision than the point must not raise the precision of the gradient.
+        values = jax.vmap(potential)(family.transform(point, u)).astype(point.loc.dtype)
         if num > 1:
             baseline = (jnp.sum(values) - values) / (num - 1)
         else:
-            baseline = potential(point.loc)[None]
+            baseline = potential(point.loc)[None].astype(point.loc.dtype)
         weight = values - baseline
         direction = -weight[:, None] * family.score(point, u, factors)
         scale = add_scaled(point.scale.pull_back(direction, u), -jnp.mean(weight), log_det_gradient)

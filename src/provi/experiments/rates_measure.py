@@ -92,7 +92,7 @@ class Measured:
     @property
     def asymptotic(self) -> bool:
         """Whether the theorem's rate can show: a decaying schedule must decay over the whole tail."""
-        return self.case.convex or self.decay_begins <= self.steps[-1] / TAIL
+        return self.case.convex or bool(self.decay_begins <= self.steps[-1] / TAIL)
 
     def rows(self, seed: int) -> list[Row]:
         low, high = mean_interval(self.errors, seed)

@@ -77,8 +77,8 @@ class Report:
         names = list(self.rows[0])
         pictures = [f"![{self.title}]({file.name})" for file in self.files if file.suffix == ".png"]
         tables = [f"[{file.name}]({file.name})" for file in self.files if file.suffix == ".csv"]
-        claims = [f"| {c.statement} | **{c.verdict}** | {c.evidence} |" for c in self.claims]
-        rows = ["| " + " | ".join(format_value(v) for v in row.values()) + " |" for row in self.rows]
+        claims = [f"| {_cell(c.statement)} | **{c.verdict}** | {_cell(c.evidence)} |" for c in self.claims]
+        rows = ["| " + " | ".join(_cell(format_value(v)) for v in row.values()) + " |" for row in self.rows]
         parts = [
             f"# {self.title}",
             self.setting,
@@ -92,6 +92,11 @@ class Report:
             f"written by the run; do not edit it.",
         ]
         return "\n\n".join(parts) + "\n"
+
+
+def _cell(text: str) -> str:
+    """The text with its bars escaped, or |x| would end a table's cell."""
+    return text.replace("|", "\\|")
 
 
 def finish(report: Report, output: Path) -> Report:

@@ -19,9 +19,9 @@ def draw(results: list[Any], strong_convexity: float) -> Any:
                 times = result.steps * result.step_size * strong_convexity / 2
                 label = f"{result.multiple} times the theorem's step" if result.multiple > 1 else "the theorem's step"
                 # The curves of small steps coincide in this unit of time: the wide one shows beneath the other.
-                axis.plot(times, result.mean, color=colour, label=label, linewidth=4 if result.multiple == 1 else 1.6)
+                axis.plot(times, result.mean, color=colour, label=label, linewidth=3.2 if result.multiple == 1 else 1.6)
             times = chosen[0].steps * chosen[0].step_size * strong_convexity / 2
-            axis.plot(times, chosen[0].bound, "--", color=INK, linewidth=1.1, label="Corollary 14, Theorem 10")
+            axis.plot(times, chosen[0].bound, "--", color=INK, linewidth=1.1, label="bound at the theorem's step")
             axis.set_title(f"{name[0].upper()}{name[1:]}")
             axis.set_yscale("log")
             axis.set_xlabel(r"number of steps $\times\ \gamma\mu/2$")

@@ -112,7 +112,9 @@ class LocationScale(eqx.Module):
 
     def sample_base(self, key: RandomKey, point: Point, num: int) -> Any:
         """`num` draws of u."""
-        return self.base.sample(key, num, point.scale.base_dim, point.loc.dtype)
+        u = self.base.sample(key, num, point.scale.base_dim, point.loc.dtype)
+        # Without the barrier XLA repeats the random numbers' arithmetic in each of the places that read u.
+        return jax.lax.optimization_barrier(u)
 
     def transform(self, point: Point, u: Any) -> Draws:
         """z = m + C u for each row u."""

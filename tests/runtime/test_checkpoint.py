@@ -1,0 +1,180 @@
+"""Checkpoints: bit-for-bit resumption, also after `kill -9`, and refusal of what does not fit."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import optax
+import pytest
+
+from provi.algorithms import Optax, ProjSGD, ProxSGD
+from provi.core.outcomes import Outcome
+from provi.families import Gaussian
+from provi.runtime import Budget, run
+from provi.runtime.checkpoint import fingerprint
+from provi.schedules import GeometricAverage, ReshuffledSampling
+from provi.targets import LogisticRegression
+from support.members import flat
+
+RNG = np.random.default_rng(2)
+X, Y = RNG.normal(size=(20, 2)), RNG.random(20) < 0.5
+TARGET = LogisticRegression(X, Y)
+FAMILY = Gaussian(2, "symmetric")
+START = FAMILY.point(np.zeros(2), 0.5)
+ALGORITHMS = {
+    "prox": ProxSGD(
+        0.02, 2, averaging=GeometricAverage(0.99), anchored=True, data_sampling=ReshuffledSampling(3)
+    ),
+    "optax": Optax(optax.adam(0.01), 2),
+}
+
+
+def go(algorithm, num_steps, **options):
+    settings = {"target": TARGET, "family": FAMILY, "start": START, "seed": 1} | options
+    return run(algorithm, num_steps=num_steps, **settings)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(name, tmp_path):
+    path = tmp_path / "run.safetensors"
+    whole = go(ALGORITHMS[name], 1000)
+    first = go(ALGORITHMS[name], 300, checkpoint=path)
+    resumed = go(ALGORITHMS[name], 1000, checkpoint=path, resume=True)
+    assert first.num_steps == 300 and resumed.num_steps == 1000
+    np.testing.assert_array_equal(flat(resumed.point), flat(whole.point))
+    np.testing.assert_array_equal(flat(resumed.last), flat(whole.last))
+    assert resumed.gradient_evaluations == whole.gradient_evaluations == 2000
+    steps = resumed.history["step"]
+    assert (np.diff(steps) > 0).all() and {1, 300, 1000} <= set(steps)
+    assert (np.diff(resumed.history["seconds"]) >= 0).all() and resumed.seconds > first.seconds
+
+
+def test_a_run_that_was_finished_stays_finished(tmp_path):
+    path = tmp_path / "folder" / "run.safetensors"
+    first = go(ALGORITHMS["prox"], 10**5, checkpoint=path, budget=Budget(gradients=50))
+    again = go(ALGORITHMS["prox"], 10**5, checkpoint=path, budget=Budget(gradients=50), resume=True)
+    assert again.outcome is Outcome.GRADIENT_BUDGET and again.num_steps == first.num_steps == 25
+    np.testing.assert_array_equal(again.history.as_array(), first.history.as_array())
+    assert sorted(p.name for p in path.parent.iterdir()) == ["run.safetensors"]
+
+
+def test_without_resume_the_run_starts_afresh(tmp_path):
+    path = tmp_path / "run.safetensors"
+    go(ALGORITHMS["prox"], 30, checkpoint=path)
+    fresh = go(ALGORITHMS["prox"], 20, checkpoint=path)
+    assert fresh.num_steps == 20
+    missing = go(ALGORITHMS["prox"], 20, checkpoint=tmp_path / "none.safetensors", resume=True)
+    np.testing.assert_array_equal(flat(missing.point), flat(fresh.point))
+    with pytest.raises(ValueError, match="resume=True needs checkpoint="):
+        go(ALGORITHMS["prox"], 20, resume=True)
+
+
+OTHER_RUNS = {
+    "data": {"target": LogisticRegression(X + 1, Y)},
+    "prior": {"target": LogisticRegression(X, Y, 2.0)},
+    "start": {"start": FAMILY.point([0.0, 1.0], 0.5)},
+    "seed": {"seed": 2},
+    "scale": {"family": Gaussian(2), "start": Gaussian(2).point(np.zeros(2), 0.5)},
+    "step": {"algorithm": ProxSGD(0.03, 2)},
+    "draws": {"algorithm": ProxSGD(0.02, 3)},
+    "anchored": {"algorithm": ProxSGD(0.02, 2, anchored=True)},
+    "sampling": {"algorithm": ProxSGD(0.02, 2, data_sampling=ReshuffledSampling(4))},
+    "averaging": {"algorithm": ProxSGD(0.02, 2, averaging=GeometricAverage(0.5, of="after"))},
+    "method": {"algorithm": ProjSGD(0.02, 2)},
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "run.safetensors"
+    go(ProxSGD(0.02, 2), 3, checkpoint=path)
+    return path
+
+
+@pytest.mark.parametrize("name", OTHER_RUNS)
+def test_a_checkpoint_of_another_run_is_refused(name, saved):
+    options = dict(OTHER_RUNS[name])
+    algorithm = options.pop("algorithm", ProxSGD(0.02, 2))
+    with pytest.raises(ValueError, match="belongs to another run.*resume=False"):
+        go(algorithm, 5, checkpoint=saved, resume=True, **options)
+
+
+def test_static_settings_are_part_of_the_fingerprint():
+    prints = {
+        fingerprint(ProxSGD(0.1, averaging=GeometricAverage(0.5, of=of), anchored=anchored), Gaussian(2, scale))
+        for of in ("before", "after")
+        for anchored in (True, False)
+        for scale in ("triangular", "symmetric", "diagonal")
+    }
+    assert len(prints) == 12
+
+
+@pytest.mark.parametrize("damage", ["truncated", "one_byte", "text", "empty", "other_format"])
+def test_a_damaged_file_is_refused(damage, saved, tmp_path):
+    path = tmp_path / "damaged.safetensors"
+    content = bytearray(saved.read_bytes())
+    if damage == "truncated":
+        content = content[: len(content) // 2]
+    elif damage == "one_byte":
+        content[-5] ^= 1
+    elif damage == "text":
+        content = bytearray(b"this is not a checkpoint at all")
+    elif damage == "empty":
+        content = bytearray()
+    else:
+        content = bytearray(bytes(content).replace(b"provi-checkpoint", b"other-checkpoint"))
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"damaged\.safetensors.*resume=False"):
+        go(ProxSGD(0.02, 2), 5, checkpoint=path, resume=True)
+
+
+SCRIPT = textwrap.dedent(
+    """
+    import sys
+    import numpy as np
+    from provi.algorithms import ProxSGD
+    from provi.families import Gaussian
+    from provi.runtime import run
+    from provi.schedules import GeometricAverage
+    from provi.targets import LogisticRegression
+
+    rng = np.random.default_rng(0)
+    target = LogisticRegression(rng.normal(size=(30, 3)), rng.random(30) < 0.5)
+    family = Gaussian(3)
+    start = family.point(np.zeros(3), 0.3)
+    algorithm = ProxSGD(0.01, 3, averaging=GeometricAverage(0.999))
+
+    def go(**options):
+        result = run(algorithm, target, family, start, seed=5, num_steps=100_000, progress=False, **options)
+        return np.concatenate([result.point.loc, result.point.scale.matrix.ravel(),
+                               result.last.loc, result.last.scale.matrix.ravel()])
+
+    folder = sys.argv[1]
+    resumed = go(checkpoint=folder + "/run.safetensors", checkpoint_seconds=0.02, resume=True)
+    np.savez(folder + "/final.npz", resumed=resumed, whole=go())
+    """
+)
+
+
+def test_a_run_killed_at_a_random_time_resumes_bit_for_bit(tmp_path):
+    path, final = tmp_path / "run.safetensors", tmp_path / "final.npz"
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    process = subprocess.Popen(command, env=environment)
+    deadline = time.monotonic() + 120
+    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(np.random.default_rng(7).uniform(0.05, 0.4))
+    assert process.poll() is None, "the run was over before it could be killed"
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert path.exists() and not final.exists()
+    subprocess.run(command, env=environment, check=True, timeout=120)
+    with np.load(final) as results:
+        np.testing.assert_array_equal(results["resumed"], results["whole"])
+        assert np.abs(results["whole"]).max() > 0.1
