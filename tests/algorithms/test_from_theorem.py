@@ -100,9 +100,7 @@ def test_the_settings_are_those_of_the_theorem():
     assert isinstance(strong.averaging, LastIterate) and strong.guarantee.metric == "squared distance"
     mu = LOGISTIC.constants.strong_convexity.value
     for kind, factor in ((ProxSGD, 1.0), (ProjSGD, 0.5)):
-        decaying = kind.from_theorem(
-            LOGISTIC, SYMMETRIC, budget=1000, theorem="strongly_convex", schedule="decaying"
-        )
+        decaying = kind.from_theorem(LOGISTIC, SYMMETRIC, budget=1000, theorem="strongly_convex", schedule="decaying")
         assert isinstance(decaying.step_size, StronglyConvexStep)
         assert float(decaying.step_size.strong_convexity) == pytest.approx(factor * mu)
     projected = ProjSGD.from_theorem(LOGISTIC, SYMMETRIC, budget=1000)

@@ -125,9 +125,7 @@ def test_score_is_the_gradient_of_log_prob(base, scale):
 @by_family
 def test_marginal_standard_deviation(base, scale):
     family, point, covariance = case(base, scale)
-    np.testing.assert_allclose(
-        family.marginal_standard_deviation(point), np.sqrt(np.diagonal(covariance)), rtol=1e-12
-    )
+    np.testing.assert_allclose(family.marginal_standard_deviation(point), np.sqrt(np.diagonal(covariance)), rtol=1e-12)
 
 
 def test_low_rank_has_the_law_of_the_dense_gaussian():

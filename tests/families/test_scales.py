@@ -53,9 +53,7 @@ def test_log_det_and_its_gradient(kind):
     def by_determinant(s):
         return jnp.linalg.slogdet(dense(s) @ dense(s).T)[1] / 2
 
-    np.testing.assert_allclose(
-        flat(gradient), flat(in_space(jax.grad(by_determinant)(scale))), rtol=1e-10, atol=1e-12
-    )
+    np.testing.assert_allclose(flat(gradient), flat(in_space(jax.grad(by_determinant)(scale))), rtol=1e-10, atol=1e-12)
 
 
 @by_scale

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from provi.core.tree import scale
 from provi.families import Diagonal, LowRank, Symmetric, Triangular
 from provi.geometry import prox_negative_entropy
 from support.members import flat, in_space
@@ -57,7 +58,8 @@ def test_no_nearby_point_is_better(kind):
     best = float(value(result, START[kind], 0.3))
     for radius in (1e-3, 0.1, 1.0):
         for _ in range(20):
-            noise = in_space(jax.tree.map(lambda leaf: jnp.asarray(radius * RNG.normal(size=leaf.shape)), result))
+            noise = in_space(jax.tree.map(lambda leaf: jnp.asarray(RNG.normal(size=leaf.shape)), result))
+            noise = scale(radius, noise)
             moved = jax.tree.map(jnp.add, result, noise)
             # The objective is strongly convex with modulus 1/gamma in the scale's own space.
             if smallest_eigenvalue(moved) > 0:

@@ -90,9 +90,7 @@ def test_float32_stays_float32(name, scale):
     parts = problem(name, scale, np.float32)
     output, state, infos = three_steps(jax.random.key(0), *parts)
     floating = [
-        leaf.dtype
-        for leaf in jax.tree.leaves((output, state, infos))
-        if jnp.issubdtype(leaf.dtype, jnp.floating)
+        leaf.dtype for leaf in jax.tree.leaves((output, state, infos)) if jnp.issubdtype(leaf.dtype, jnp.floating)
     ]
     assert set(floating) == {jnp.dtype("float32")}
     assert np.isfinite(flat(output)).all()

@@ -6,7 +6,7 @@ from provi.estimators import base
 from provi.runtime.loop import advance
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")
 def one_chunk():
     advance._cached.clear_cache()
     with pytest.MonkeyPatch.context() as patch:

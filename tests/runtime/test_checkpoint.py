@@ -27,9 +27,7 @@ TARGET = LogisticRegression(X, Y)
 FAMILY = Gaussian(2, "symmetric")
 START = FAMILY.point(np.zeros(2), 0.5)
 ALGORITHMS = {
-    "prox": ProxSGD(
-        0.02, 2, averaging=GeometricAverage(0.99), anchored=True, data_sampling=ReshuffledSampling(3)
-    ),
+    "prox": ProxSGD(0.02, 2, averaging=GeometricAverage(0.99), anchored=True, data_sampling=ReshuffledSampling(3)),
     "optax": Optax(optax.adam(0.01), 2),
 }
 

@@ -63,7 +63,8 @@ class Counted(AbstractFiniteSum):
 
 def target(seed=0, prior_scale=1.0, rows=5):
     rng = np.random.default_rng(seed)
-    return Counted(jnp.asarray(rng.normal(size=(rows, 2))), jnp.asarray(rng.normal(size=rows)), jnp.asarray(prior_scale))
+    design, response = (jnp.asarray(rng.normal(size=shape)) for shape in ((rows, 2), (rows,)))
+    return Counted(design, response, jnp.asarray(prior_scale))
 
 
 SYMMETRIC = Gaussian(2, "symmetric")

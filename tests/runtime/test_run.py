@@ -21,9 +21,7 @@ driver = importlib.import_module("provi.runtime.run")  # the name `provi.runtime
 TARGET = GaussianTarget(LOC, FACTOR @ FACTOR.T)
 FAMILY = Gaussian(3)
 START = FAMILY.point(np.zeros(3), 0.5)
-ALGORITHM = ProxSGD(
-    PolynomialStep(0.3, 0.6), PolynomialBatch(2, 0.5, 12), averaging=GeometricAverage(0.98, of="after")
-)
+ALGORITHM = ProxSGD(PolynomialStep(0.3, 0.6), PolynomialBatch(2, 0.5, 12), averaging=GeometricAverage(0.98, of="after"))
 
 
 def go(num_steps=60, seed=4, algorithm=ALGORITHM, **options):
