@@ -1,6 +1,6 @@
 """Runs the library on whatever accelerator JAX finds: versions, a fit in both precisions, iteration times by size.
 
-    PYTHONPATH=src python3 benchmarks/gpu_check.py
+PYTHONPATH=src python3 benchmarks/gpu_check.py
 """
 
 import datetime

@@ -86,9 +86,7 @@ def test_softplus_against_adaptive_quadrature(name, dim, shift, slope):
     inner = {0.0, *(p for p in (kink - 2 / slope, kink, kink + 2 / slope, -8.0, 8.0) if abs(p) < end)}
     points = sorted({-end, end} | inner)
     expected = sum(
-        integrate.quad(
-            lambda t: softplus(shift + slope * t) * pdf(t), a, b, epsabs=1e-14, epsrel=1e-13, limit=400
-        )[0]
+        integrate.quad(lambda t: softplus(shift + slope * t) * pdf(t), a, b, epsabs=1e-14, epsrel=1e-13, limit=400)[0]
         for a, b in zip(points, points[1:], strict=False)
     )
     assert np.sum(weights * softplus(shift + slope * nodes)) == pytest.approx(expected, rel=2e-12, abs=2e-12)

@@ -12,7 +12,7 @@ from provi.core.outcomes import Outcome
 from provi.core.tree import all_finite
 from provi.families import Diagonal, Gaussian, Point
 from provi.runtime import run
-from provi.runtime.loop import LARGEST_REJECTIONS, guarded_step, initial_carry
+from provi.runtime.loop import LARGEST_REJECTIONS, RECOVERY, guarded_step, initial_carry
 from provi.schedules import GeometricAverage
 from provi.targets import LogDensity
 from support.members import flat
@@ -20,21 +20,22 @@ from support.trajectories import step
 
 FAMILY = Gaussian(1, "diagonal")
 START = FAMILY.point([0.0], 1.0)
+WIDE = FAMILY.point([0.0], 1.2)  # reaches beyond 2, where the densities below are not finite; the optimum does not
 
 
 def nan_above_two(z):
-    return jnp.sum(-(z**2) / 2 + 1e-3 * jnp.sqrt(2 - z))
+    return jnp.sum(-2 * z**2 + 1e-3 * jnp.sqrt(2 - z))
 
 
 def infinite_gradient_above_two(z):
-    return jnp.sum(jnp.where(z > 2, -jnp.exp(1000 * jnp.where(z > 2, z, 0.0)), -(z**2) / 2))
+    return jnp.sum(jnp.where(z > 2, -jnp.exp(1000 * jnp.where(z > 2, z, 0.0)), -2 * z**2))
 
 
 def first_bad_step(algorithm, target, seed):
     """By plain steps, without the guard."""
     key = jax.random.split(jax.random.key(seed))[0]
     algorithm = without_guarantee(algorithm.resolve(target, FAMILY))
-    state = algorithm.init(START)
+    state = algorithm.init(WIDE)
     for _ in range(500):
         state, info = step(key, algorithm, state, target, FAMILY, jnp.ones(()))
         if not np.isfinite(float(info.gradient_norm_loc)):
@@ -44,9 +45,9 @@ def first_bad_step(algorithm, target, seed):
 
 @pytest.mark.parametrize("density", [nan_above_two, infinite_gradient_above_two])
 def test_a_bad_step_is_located_rejected_and_recovered_from(density):
-    target, algorithm = LogDensity(density, 1), ProxSGD(0.1, 2, averaging=GeometricAverage(0.99))
-    bad = first_bad_step(algorithm, target, seed=3)
-    result = run(algorithm, target, FAMILY, START, seed=3, num_steps=150)
+    target, algorithm = LogDensity(density, 1), ProxSGD(0.02, 2)
+    bad = first_bad_step(algorithm, target, seed=1)
+    result = run(algorithm, target, FAMILY, WIDE, seed=1, num_steps=150)
     assert result.outcome is Outcome.COMPLETED
     assert result.num_steps == 150
     assert f"the first at iteration {bad}, where the gradient of the location was not finite" in result.message
@@ -54,12 +55,10 @@ def test_a_bad_step_is_located_rejected_and_recovered_from(density):
     assert 1 <= rejected < LARGEST_REJECTIONS
     assert f"{int(rejected)} non-finite step(s) rejected" in result.message
     assert bool(all_finite((result.point, result.last)))
-    assert np.abs(flat(result.last) - flat(START)).max() > 1e-3
-    # Each rejection halves the steps after it, and rejected draws are paid for.
-    halvings = np.log2(0.1 / result.history["step_size"])
-    np.testing.assert_allclose(halvings, np.round(halvings), atol=1e-9)
-    late = result.history["rejected_steps"] - np.round(halvings)
-    assert set(late) <= {0.0, 1.0} and halvings[-1] > 0
+    assert np.abs(flat(result.last) - flat(WIDE)).max() > 1e-3
+    # Each rejection halves the step, accepted steps let it grow back to its plan, and rejected draws are paid for.
+    assert result.history["step_size"].min() <= 0.01 * RECOVERY**2
+    assert result.history["step_size"][-1] == pytest.approx(0.02)
     assert result.gradient_evaluations == 300
 
 
@@ -125,3 +124,22 @@ def test_a_clean_run_says_nothing_of_rejections():
     result = run(ProxSGD(0.1), target, FAMILY, START, seed=0, num_steps=5)
     assert result.message == Outcome.COMPLETED.value
     assert not result.history["rejected_steps"].any()
+
+
+def test_nan_density_with_finite_gradients_is_seen_in_the_elbo():
+    # log of a negative number is NaN, its derivative 1/z is finite: no step looks wrong.
+    target = LogDensity(lambda z: jnp.log(z[0]) - z[0], 1, start=np.ones(1))
+    family = Gaussian(1, "diagonal")
+    start = family.point([3.0], 2.5)
+    result = run(ProxSGD(1e-4), target, family, start, seed=0, num_steps=20)
+    assert result.outcome is Outcome.NONFINITE
+    assert "not finite at draws of q" in result.message
+    assert np.isfinite(np.asarray(result.point.loc)).all()
+
+
+def test_shrunk_step_size_recovers():
+    # NaN in a small region only: after the rejections the step size returns to its plan.
+    target = LogDensity(lambda z: jnp.sum(-2 * z**2 + 1e-3 * jnp.sqrt((z - 1.5) ** 2 - 0.01)), 1)
+    result = run(ProxSGD(0.01), target, FAMILY, WIDE, seed=0, num_steps=1500)
+    assert result.history["rejected_steps"][-1] > 0
+    assert result.history["step_size"][-1] == pytest.approx(0.01)

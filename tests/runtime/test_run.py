@@ -82,10 +82,15 @@ def test_gradient_budget():
     result = go(num_steps=10**6, budget=Budget(gradients=100))
     assert result.outcome is Outcome.GRADIENT_BUDGET
     total = np.cumsum(batches(100))
-    needed = int(np.searchsorted(total, 100)) + 1
+    needed = int(np.searchsorted(total, 100, side="right"))  # the steps that the budget pays for in full
     assert result.num_steps == needed and result.gradient_evaluations == total[needed - 1]
     assert result.history["step"][-1] == needed
     np.testing.assert_array_equal(flat(result.last), flat(go(num_steps=needed).last))
+
+
+def test_budget_below_one_step_is_refused():
+    with pytest.raises(ValueError, match="do not pay for one step"):
+        run(ProxSGD(0.1, 8), TARGET, FAMILY, START, seed=0, num_steps=3, budget=Budget(gradients=7))
 
 
 def test_time_budget():

@@ -21,9 +21,7 @@ def assert_mean(samples: ArrayLike, expected: ArrayLike, alarm: float = 1e-6, ex
     """
     samples = np.asarray(samples, dtype=np.float64)
     if samples.ndim == 0 or samples.shape[0] < 2:
-        raise ValueError(
-            f"samples needs two entries or more along its first axis; its shape is {samples.shape}."
-        )
+        raise ValueError(f"samples needs two entries or more along its first axis; its shape is {samples.shape}.")
     if not 0 < alarm < 1:
         raise ValueError(f"alarm must be a probability between 0 and 1, not {alarm}.")
     expected = np.broadcast_to(np.asarray(expected, dtype=np.float64), samples.shape[1:])

@@ -10,6 +10,7 @@ from equinox import AbstractVar
 from provi.certificates.guarantee import Guarantee
 from provi.core.types import Count, RandomKey, Scalar
 from provi.families.location_scale import LocationScale, Point
+from provi.schedules.batch_sizes import AbstractBatchSize
 from provi.schedules.sampling import AbstractSampling
 from provi.targets.base import AbstractFiniteSum, AbstractTarget
 
@@ -27,6 +28,7 @@ class StepInfo(eqx.Module):
 class AbstractAlgorithm(eqx.Module):
     """A stochastic method on a location-scale family."""
 
+    num_draws: AbstractVar[AbstractBatchSize]
     guarantee: AbstractVar[Guarantee | None]
 
     @abstractmethod

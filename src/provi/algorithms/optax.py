@@ -35,9 +35,10 @@ class Optax(AbstractAlgorithm):
     r"""Minimises f(w) with an optax rule: w_{t+1} = keep(w_t + update(g_t)), g_t an estimate of grad f.
 
     `keep` holds C inside the positive definite scales: singular values (symmetric) or diagonal entries (all others)
-    are raised to `smallest_scale`, a small fraction of the start's by default.
+    are raised to `smallest_scale`.
 
-    **Requires** an estimator of grad f; any scale. **Guarantee**: none; certify the result instead.
+    **Requires** an estimator of grad f; any scale. **Guarantee**: none.
+    A rule is a pair of functions, so another learning rate compiles anew (optax.inject_hyperparams does not help here).
     **Cost per step** on top of the gradient: the rule's, and O(dim^3) for symmetric scales.
     """
 

@@ -10,7 +10,7 @@ class Outcome(enum.Enum):
     TOLERANCE = "the requested tolerance was reached"
     TIME_BUDGET = "the time budget was used up"
     GRADIENT_BUDGET = "the budget of gradient evaluations was used up"
-    NONFINITE = "steps kept producing non-finite numbers; the last good state is returned"
+    NONFINITE = "numbers that are not finite could not be avoided; the last good state is returned"
     INTERRUPTED = "interrupted by the user; the last good state is returned"
 
     @property

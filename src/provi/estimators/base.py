@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from equinox import AbstractClassVar
 
-from provi.core.tree import add_scaled, scale, zeros_like
+from provi.core.tree import add_scaled, zeros_like
 from provi.core.types import Count, RandomKey
 from provi.families.location_scale import LocationScale, Point
 
@@ -83,10 +83,9 @@ def minibatch_gradient(
         def add_chunk(index, total, size=size, size_key=size_key):
             chunk_key = jax.random.fold_in(size_key, index)
             mean = estimator.mean_over_draws(chunk_key, potential, family, point, prepared, size)
-            return add_scaled(total, jnp.asarray(size, dtype), mean)
+            return add_scaled(total, size / num_draws.astype(dtype), mean)
 
         total = jax.lax.fori_loop(0, remaining // size, add_chunk, total)
         remaining = remaining % size
-    gradient = scale(1 / num_draws.astype(dtype), total)
     constant = estimator.constant_part(point)
-    return gradient if constant is None else add_scaled(gradient, jnp.asarray(1, dtype), constant)
+    return total if constant is None else add_scaled(total, jnp.asarray(1, dtype), constant)

@@ -10,14 +10,14 @@ from provi.core.checks import check_count, check_positive
 class Budget:
     """Limits on a run; whichever is reached first ends it. None means no limit.
 
-    - `gradients`: evaluations of the target's gradient (Monte-Carlo draws, over all steps);
+    - `gradients`: evaluations of the target's gradient (Monte-Carlo draws, over all steps); never exceeded;
     - `steps`: steps of the algorithm;
     - `seconds`: wall-clock time, compilation included.
     """
 
     gradients: int | None = None
     steps: int | None = None
-    seconds: float | None = None
+    seconds: float | int | None = None
 
     def __post_init__(self) -> None:
         if self.gradients is not None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.core.tree import select
-from provi.core.types import Count, RandomKey, Scalar
+from provi.core.types import Count, Flag, RandomKey, Scalar
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget
 
@@ -17,6 +17,9 @@ QUANTITIES = ("the gradient of the location", "the gradient of the scale", "the 
 
 LARGEST_REJECTIONS = 30
 """Consecutive rejections after which the run stops: the step size has then shrunk by 2^30."""
+
+RECOVERY = 1.1
+"""Growth of a shrunk step size per accepted step, up to its planned value: one rejection in eight steps balances it."""
 
 
 class Health(eqx.Module):
@@ -63,7 +66,7 @@ def guarded_step(
     return Carry(
         select(accepted, new, reverted),
         Health(
-            shrink=jnp.where(accepted, health.shrink, health.shrink / 2),
+            shrink=jnp.where(accepted, jnp.minimum(RECOVERY * health.shrink, 1), health.shrink / 2),
             consecutive=jnp.where(accepted, 0, health.consecutive + 1),
             rejected=health.rejected + ~accepted,
             first_step=jnp.where(first, old.step, health.first_step),
@@ -72,6 +75,11 @@ def guarded_step(
         ),
         info,
     )
+
+
+def affordable(algorithm: AbstractAlgorithm, carry: Carry, gradient_budget: Count) -> Flag:
+    """Whether the budget of gradient evaluations pays for the next step."""
+    return carry.health.gradient_evaluations + algorithm.num_draws(carry.state.step) <= gradient_budget
 
 
 @eqx.filter_jit
@@ -84,7 +92,7 @@ def advance(
     last_step: Count,
     gradient_budget: Count,
 ) -> Carry:
-    """Steps until the step number reaches `last_step`, the budget is used or too many steps were rejected.
+    """Steps until the step number reaches `last_step`, the budget allows no other or too many steps were rejected.
 
     Step numbers, budgets, schedules and data are run-time values: none of them recompiles.
     """
@@ -92,7 +100,7 @@ def advance(
     def unfinished(carry):
         return (
             (carry.state.step < last_step)
-            & (carry.health.gradient_evaluations < gradient_budget)
+            & affordable(algorithm, carry, gradient_budget)
             & (carry.health.consecutive < LARGEST_REJECTIONS)
         )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, without_guarantee
 from provi.core.checks import check_count
@@ -16,7 +17,15 @@ from provi.families.location_scale import LocationScale, Point
 from provi.runtime.budget import Budget
 from provi.runtime.checkpoint import fingerprint, load_checkpoint, save_checkpoint
 from provi.runtime.history import History, recorded_steps
-from provi.runtime.loop import LARGEST_REJECTIONS, QUANTITIES, Carry, advance, estimate_elbo, initial_carry
+from provi.runtime.loop import (
+    LARGEST_REJECTIONS,
+    QUANTITIES,
+    Carry,
+    advance,
+    affordable,
+    estimate_elbo,
+    initial_carry,
+)
 from provi.runtime.progress import ProgressBar
 from provi.targets.base import AbstractTarget
 
@@ -67,6 +76,11 @@ def run(
     num_steps = min(check_count("num_steps", num_steps), budget.steps or num_steps)
     driver = _Driver(algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds)
     driver.prepare(start, resume)
+    first_batch = int(algorithm.num_draws(jnp.zeros((), int)))
+    if budget.gradients is not None and budget.gradients < first_batch:
+        raise ValueError(
+            f"budget={budget.gradients} gradient evaluations do not pay for one step of {first_batch} draws."
+        )
     with ProgressBar(num_steps, progress) as bar:
         outcome = driver.drive(recorded_steps(num_steps, num_records), bar)
     return driver.result(outcome)
@@ -87,6 +101,7 @@ class _Driver:
     def prepare(self, start: Point, resume: bool) -> None:
         """Begin at `start`, or where the checkpoint left off."""
         self.carry: Carry = initial_carry(self.parts[0], start)
+        self.good_state = self.carry.state
         self.history, self.spent = History(), 0.0
         self.identity = fingerprint(*self.parts, start, jnp.asarray(self.seed)) if self.path else ""
         if resume and self.path is None:
@@ -118,7 +133,7 @@ class _Driver:
                         block = 8
                     bar.update(self.step, self.last_elbo())
                     ended = self.ended()
-                    if ended is not None:
+                    if ended is not None and (ended is Outcome.NONFINITE or self.step < records[-1]):
                         if not self.recorded(self.step):
                             self.record()
                         return ended
@@ -141,7 +156,7 @@ class _Driver:
         health = self.carry.health
         if int(health.consecutive) >= LARGEST_REJECTIONS:
             return Outcome.NONFINITE
-        if int(health.gradient_evaluations) >= int(self.gradient_budget):
+        if not bool(affordable(self.parts[0], self.carry, self.gradient_budget)):
             return Outcome.GRADIENT_BUDGET
         if self.budget.seconds is not None and self.seconds >= self.budget.seconds:
             return Outcome.TIME_BUDGET
@@ -155,6 +170,8 @@ class _Driver:
         info, health = self.carry.info, self.carry.health
         key = jax.random.fold_in(self.record_key, self.step)
         elbo, error = estimate_elbo(key, target, family, algorithm.output(self.carry.state), _RECORD_DRAWS)
+        if bool(jnp.isfinite(elbo)):
+            self.good_state = self.carry.state
         self.history.append(
             step=self.step,
             gradient_evaluations=health.gradient_evaluations,
@@ -177,12 +194,22 @@ class _Driver:
 
     def result(self, outcome: Outcome) -> Run:
         state, health = self.carry.state, self.carry.health
+        message = _message(outcome, health)
+        elbo = self.history["elbo"]
+        # A log density can be NaN where its gradient is finite: then every step looks good and the ELBO tells.
+        if len(elbo) and not np.isfinite(elbo[-1]) and outcome is not Outcome.NONFINITE:
+            first = int(self.history["step"][np.argmin(np.isfinite(elbo))])
+            state, outcome = self.good_state, Outcome.NONFINITE
+            message = (
+                f"the log density is not finite at draws of q, first seen at iteration {first}; the state of iteration "
+                f"{int(state.step)} is returned, the last recorded one with a finite ELBO (or the start)"
+            )
         return Run(
             point=self.parts[0].output(state),
             last=state.point,
             history=self.history,
             outcome=outcome,
-            message=_message(outcome, health),
+            message=message,
             num_steps=self.step,
             gradient_evaluations=int(health.gradient_evaluations),
             seconds=self.seconds,
