@@ -154,3 +154,14 @@ def test_refuses():
     wide = LogisticRegression(np.eye(2) * 1e3, [0, 1], prior_scale=1.0)
     with pytest.raises(ValueError, match="Standardise"):
         linear_model_optimum(wide, Gaussian(2))
+
+
+def test_mean_field_optimum_of_nearly_collinear_columns():
+    # A location step in the diagonal metric needs thousands of iterations here.
+    rng = np.random.default_rng(5)
+    common = rng.normal(size=(120, 1))
+    design = common + 0.05 * rng.normal(size=(120, 8))
+    target = LogisticRegression(
+        design, (rng.random(120) < 1 / (1 + np.exp(-common[:, 0]))).astype(int), prior_scale=3.0
+    )
+    assert linear_model_optimum(target, Gaussian(8, "diagonal")).gradient_norm < 1e-9

@@ -45,12 +45,13 @@ class Optimum:
 
 
 class _Iterate(eqx.Module):
-    """Location, precision, objective, gradient in the location, the precision asked for, gradient norm."""
+    """Location, precision, objective, gradient and curvature in the location, wanted precision, gradient norm."""
 
     loc: Vector
     precision: Matrix
     objective: Scalar
     gradient: Vector
+    curvature: Matrix
     wanted: Matrix
     norm: Scalar
 
@@ -62,7 +63,8 @@ def linear_model_optimum(target: AbstractTarget, family: LocationScale) -> Optim
     By sphericity $\nabla_C E\phi = (S^{-1} + \sum_n w_n a_na_n')\,C$ with $w_n = E[\ell'(\eta_n + s_nt)t]/s_n$,
     $s_n = |C'a_n|$, so at the optimum $(CC')^{-1} = P := S^{-1} + A'\mathrm{diag}(w)A$ (full covariance) or
     $c_i^{-2} = P_{ii}$ (diagonal). The damped fixed-point iteration $\Lambda \leftarrow (1-r)\Lambda + rP$,
-    $m \leftarrow m - r\Lambda^{-1}\nabla_mf$ is natural-gradient descent; $r$ is halved until $f$ falls.
+    $m \leftarrow m - r\Lambda^{-1}\nabla_mf$ ($P^{-1}$ for a diagonal scale) is natural-gradient descent; $r$ is
+    halved until $f$ falls.
 
     **Arguments:**
 
@@ -136,7 +138,8 @@ def _evaluate(model: AbstractLinearModel, rule: LineRule, loc: Vector, precision
     prior_precision = whitener.T @ whitener
     gradient = prior_precision @ (loc - model.prior.mean) + model.design.T @ moments.slope
     wanted = prior_precision + model.design.T @ (moments.weight[:, None] * model.design)
-    wanted = jnp.diag(jnp.diagonal(wanted)) if diagonal else (wanted + wanted.T) / 2
+    curvature = (wanted + wanted.T) / 2
+    wanted = jnp.diag(jnp.diagonal(wanted)) if diagonal else curvature
     trace = jnp.sum(solve_triangular(factor, whitener.T, lower=True) ** 2)
     log_det = jnp.sum(jnp.log(jnp.diagonal(factor)))
     objective = jnp.sum(moments.value) + model.prior.potential(loc) + 0.5 * trace + log_det
@@ -144,7 +147,7 @@ def _evaluate(model: AbstractLinearModel, rule: LineRule, loc: Vector, precision
     residual = solve_triangular(factor, half.T, lower=True) - jnp.eye(loc.shape[0])
     white = solve_triangular(factor, gradient, lower=True)
     norm = jnp.sqrt(jnp.sum(residual**2) + jnp.sum(white**2))
-    return _Iterate(loc, precision, objective, gradient, wanted, norm)
+    return _Iterate(loc, precision, objective, gradient, curvature, wanted, norm)
 
 
 @eqx.filter_jit
@@ -159,7 +162,9 @@ def _solve(model: AbstractLinearModel, rule: LineRule, mode: Vector, hessian: Ma
     def step(carry: Any) -> Any:
         current, rate, best, stalled, count = carry
         precision = (1 - rate) * current.precision + rate * current.wanted
-        move = cho_solve((jnp.linalg.cholesky(precision), True), current.gradient)
+        # A diagonal precision is a poor metric for the location of correlated columns.
+        metric = current.curvature if diagonal else precision
+        move = cho_solve((jnp.linalg.cholesky(metric), True), current.gradient)
         trial = _evaluate(model, rule, current.loc - rate * move, precision, diagonal)
         # Near the optimum differences of the objective are rounding, and the gradient decides.
         slack = 1e-12 * (1 + jnp.abs(current.objective))
