@@ -42,7 +42,7 @@ def reproduce(
     if name not in EXPERIMENTS:
         typer.echo(f"There is no experiment {name!r}. Choose one of: {', '.join(EXPERIMENTS)}.", err=True)
         raise typer.Exit(2)
-    EXPERIMENTS[name](output, quick=quick, seed=seed).print()
+    EXPERIMENTS[name](output, quick=quick, seed=seed)
 
 
 @app.command()

@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 
-from provi.algorithms.base import AbstractAlgorithm, check_parts
+from provi.algorithms.base import check_parts
 from provi.algorithms.mpsgd_theorems import plan_mpsgd, plan_mpsgd_dynamic
 from provi.algorithms.nondegenerate import (
     check_projected,
@@ -13,7 +13,7 @@ from provi.algorithms.nondegenerate import (
     optional_positive,
     project_point,
 )
-from provi.algorithms.stochastic_proximal import initial_state, stochastic_proximal_step
+from provi.algorithms.stochastic_proximal import AbstractStochasticProximal
 from provi.certificates.guarantee import Guarantee
 from provi.estimators.base import AbstractEstimator
 from provi.estimators.entropy import Entropy
@@ -26,7 +26,7 @@ from provi.schedules.step_sizes import AbstractStepSize, as_step_size
 from provi.targets.base import AbstractTarget
 
 
-class MPSGD(AbstractAlgorithm):
+class MPSGD(AbstractStochasticProximal):
     r"""Minimises f(w) = E_q[potential] - log det C by preconditioned minibatch projected gradients.
 
     w_{k+1} = proj_{W_M}(w_k - gamma_k Lambda g_k), g_k the mean of N_k draws, Lambda = (1, lambda_C) by blocks.
@@ -66,24 +66,9 @@ class MPSGD(AbstractAlgorithm):
             return self
         return dataclasses.replace(self, smallest_scale=known_smallest_scale("MPSGD", target))
 
-    def init(self, point):
-        return initial_state(point, self.averaging, self.anchored)
+    def precondition(self, gradient):
+        return self.preconditioner(gradient)
 
-    def step(self, key, state, target, family, shrink):
-        return stochastic_proximal_step(
-            key,
-            state,
-            target,
-            family,
-            shrink,
-            estimator=self.estimator,
-            step_size=self.step_size,
-            num_draws=self.num_draws,
-            operator=project_point(self.smallest_scale),
-            preconditioner=self.preconditioner,
-            averaging=self.averaging,
-            data_sampling=self.data_sampling,
-        )
-
-    def output(self, state):
-        return self.averaging.value(state.average, state.point)
+    def operator(self, point, step_size):
+        del step_size  # a projection does not depend on it
+        return project_point(point, self.smallest_scale)

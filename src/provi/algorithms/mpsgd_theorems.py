@@ -6,7 +6,6 @@ import numpy as np
 
 from provi.algorithms.planning import check_goal
 from provi.algorithms.theorem_inputs import TheoremInputs, check_start_nondegenerate, theorem_inputs
-from provi.certificates.guarantee import Guarantee
 from provi.estimators.entropy import Entropy
 from provi.families.location_scale import LocationScale, Point
 from provi.geometry.preconditioner import BlockPreconditioner
@@ -62,16 +61,7 @@ def plan_mpsgd(
         "estimator": Entropy(),
         "averaging": GeometricAverage(averaging, of="before"),
         "smallest_scale": smallest_scale(inputs.smoothness),
-        "guarantee": Guarantee(
-            f"MPSGD (paper 004, Theorem {name})",
-            "gap",
-            plan.num_steps,
-            float(curve(np.asarray(plan.num_steps))),
-            curve,
-            inputs.assumptions,
-            inputs.start,
-            inputs.status,
-        ),
+        "guarantee": inputs.guarantee(f"MPSGD (paper 004, Theorem {name})", "gap", plan.num_steps, curve),
     }
 
 
@@ -129,15 +119,8 @@ def plan_mpsgd_dynamic(
         "estimator": Entropy(),
         "averaging": NoiseWeightedAverage(bound.slope),
         "smallest_scale": smallest_scale(inputs.smoothness),
-        "guarantee": Guarantee(
-            f"MPSGD, {strategy} (paper 004, Theorem 7): {verdict.reason}",
-            "gap",
-            num_steps,
-            float(curve(np.asarray([num_steps]))[0]),
-            curve,
-            inputs.assumptions,
-            inputs.start,
-            inputs.status,
+        "guarantee": inputs.guarantee(
+            f"MPSGD, {strategy} (paper 004, Theorem 7): {verdict.reason}", "gap", num_steps, curve
         ),
     }
 

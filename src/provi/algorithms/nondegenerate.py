@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.core.checks import check_positive
-from provi.core.types import Scalar
 from provi.estimators.base import AbstractEstimator
 from provi.families.location_scale import LocationScale, Point
 from provi.geometry.projection import project_nondegenerate
@@ -52,12 +51,6 @@ def known_smallest_scale(name: str, target: AbstractTarget) -> float:
     return smallest_scale(float(smoothness.value))  # pyright: ignore[reportArgumentType]
 
 
-def project_point(smallest: Any) -> Callable[[Point, Scalar], Point]:
-    """(point, step size) -> the nearest point of W_M; the step size does not matter to a projection."""
-
-    def operator(point: Point, step_size: Scalar) -> Point:
-        del step_size
-        floor = jnp.asarray(smallest, point.loc.dtype)
-        return Point(point.loc, project_nondegenerate(point.scale, floor))
-
-    return operator
+def project_point(point: Point, smallest: Any) -> Point:
+    """The nearest point of W_M, `smallest` = 1/sqrt(M)."""
+    return Point(point.loc, project_nondegenerate(point.scale, jnp.asarray(smallest, point.loc.dtype)))

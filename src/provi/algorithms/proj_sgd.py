@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 
-from provi.algorithms.base import AbstractAlgorithm, check_parts
+from provi.algorithms.base import check_parts
 from provi.algorithms.nondegenerate import (
     check_projected,
     known_smallest_scale,
@@ -13,12 +13,11 @@ from provi.algorithms.nondegenerate import (
     project_point,
 )
 from provi.algorithms.proj_sgd_theorems import plan_proj_sgd
-from provi.algorithms.stochastic_proximal import initial_state, stochastic_proximal_step
+from provi.algorithms.stochastic_proximal import AbstractStochasticProximal
 from provi.certificates.guarantee import Guarantee
 from provi.estimators.base import AbstractEstimator
 from provi.estimators.entropy import Entropy
 from provi.families.location_scale import LocationScale
-from provi.geometry.preconditioner import BlockPreconditioner
 from provi.schedules.averaging import AbstractAveraging, LastIterate
 from provi.schedules.batch_sizes import AbstractBatchSize, as_batch_size
 from provi.schedules.sampling import AbstractSampling
@@ -26,7 +25,7 @@ from provi.schedules.step_sizes import AbstractStepSize, as_step_size
 from provi.targets.base import AbstractTarget
 
 
-class ProjSGD(AbstractAlgorithm):
+class ProjSGD(AbstractStochasticProximal):
     r"""Minimises f(w) = E_q[potential] - log det C by projected stochastic gradients.
 
     w_{t+1} = proj_{W_M}(w_t - gamma_t g_t), g_t an estimate of grad f, W_M = {sigma_min(C) >= 1/sqrt(M)}.
@@ -65,24 +64,9 @@ class ProjSGD(AbstractAlgorithm):
             return self
         return dataclasses.replace(self, smallest_scale=known_smallest_scale("ProjSGD", target))
 
-    def init(self, point):
-        return initial_state(point, self.averaging, self.anchored)
+    def precondition(self, gradient):
+        return gradient
 
-    def step(self, key, state, target, family, shrink):
-        return stochastic_proximal_step(
-            key,
-            state,
-            target,
-            family,
-            shrink,
-            estimator=self.estimator,
-            step_size=self.step_size,
-            num_draws=self.num_draws,
-            operator=project_point(self.smallest_scale),
-            preconditioner=BlockPreconditioner(),
-            averaging=self.averaging,
-            data_sampling=self.data_sampling,
-        )
-
-    def output(self, state):
-        return self.averaging.value(state.average, state.point)
+    def operator(self, point, step_size):
+        del step_size  # a projection does not depend on it
+        return project_point(point, self.smallest_scale)

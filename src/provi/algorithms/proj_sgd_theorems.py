@@ -6,7 +6,6 @@ import numpy as np
 
 from provi.algorithms.planning import check_goal, planned_steps
 from provi.algorithms.theorem_inputs import TheoremInputs, check_start_nondegenerate, theorem_inputs
-from provi.certificates.guarantee import Guarantee
 from provi.estimators.base import AbstractEstimator
 from provi.estimators.entropy import Entropy
 from provi.estimators.sticking_the_landing import StickingTheLanding
@@ -110,16 +109,7 @@ def _convex(
     return {
         "step_size": ConstantStep(gamma),
         "averaging": GeometricAverage(proj_sgd_convex.averaging_factor(gamma, bound.slope), of="before"),
-        "guarantee": Guarantee(
-            "Proj-SGD, convex (paper 003, Theorem 11)",
-            "gap",
-            num_steps,
-            float(curve(np.asarray(num_steps))),
-            curve,
-            inputs.assumptions,
-            inputs.start,
-            inputs.status,
-        ),
+        "guarantee": inputs.guarantee("Proj-SGD, convex (paper 003, Theorem 11)", "gap", num_steps, curve),
     }
 
 
@@ -158,14 +148,10 @@ def _strongly_convex(
     return {
         "step_size": step_size,
         "averaging": LastIterate(),
-        "guarantee": Guarantee(
+        "guarantee": inputs.guarantee(
             f"Proj-SGD, strongly convex, {schedule} step (paper 003, Theorem 10{corollary})",
             "squared distance",
             num_steps,
-            float(curve(np.asarray(num_steps))),
             curve,
-            inputs.assumptions,
-            inputs.start,
-            inputs.status,
         ),
     }

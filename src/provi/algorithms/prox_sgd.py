@@ -4,14 +4,13 @@ from typing import Any
 
 import equinox as eqx
 
-from provi.algorithms.base import AbstractAlgorithm, check_parts
+from provi.algorithms.base import check_parts
 from provi.algorithms.prox_sgd_theorems import plan_prox_sgd
-from provi.algorithms.stochastic_proximal import initial_state, stochastic_proximal_step
+from provi.algorithms.stochastic_proximal import AbstractStochasticProximal
 from provi.certificates.guarantee import Guarantee
 from provi.estimators.base import AbstractEstimator
 from provi.estimators.energy import Energy
 from provi.families.location_scale import LocationScale, Point
-from provi.geometry.preconditioner import BlockPreconditioner
 from provi.geometry.proximal import prox_negative_entropy
 from provi.schedules.averaging import AbstractAveraging, LastIterate
 from provi.schedules.batch_sizes import AbstractBatchSize, as_batch_size
@@ -20,7 +19,7 @@ from provi.schedules.step_sizes import AbstractStepSize, as_step_size
 from provi.targets.base import AbstractTarget
 
 
-class ProxSGD(AbstractAlgorithm):
+class ProxSGD(AbstractStochasticProximal):
     r"""Minimises f(w) = E_q[potential] - log det C by proximal stochastic gradients.
 
     w_{t+1} = prox_{gamma_t h}(w_t - gamma_t g_t), g_t an estimate of grad l, h = -log det C.
@@ -65,24 +64,8 @@ class ProxSGD(AbstractAlgorithm):
         self.estimator.check(family)
         return self
 
-    def init(self, point):
-        return initial_state(point, self.averaging, self.anchored)
+    def precondition(self, gradient):
+        return gradient
 
-    def step(self, key, state, target, family, shrink):
-        return stochastic_proximal_step(
-            key,
-            state,
-            target,
-            family,
-            shrink,
-            estimator=self.estimator,
-            step_size=self.step_size,
-            num_draws=self.num_draws,
-            operator=lambda point, gamma: Point(point.loc, prox_negative_entropy(point.scale, gamma)),
-            preconditioner=BlockPreconditioner(),
-            averaging=self.averaging,
-            data_sampling=self.data_sampling,
-        )
-
-    def output(self, state):
-        return self.averaging.value(state.average, state.point)
+    def operator(self, point, step_size):
+        return Point(point.loc, prox_negative_entropy(point.scale, step_size))

@@ -6,7 +6,6 @@ import numpy as np
 
 from provi.algorithms.planning import check_goal, planned_steps
 from provi.algorithms.theorem_inputs import TheoremInputs, theorem_inputs
-from provi.certificates.guarantee import Guarantee
 from provi.estimators.energy import Energy
 from provi.families.location_scale import LocationScale, Point
 from provi.schedules.averaging import GeometricAverage, LastIterate
@@ -82,16 +81,7 @@ def _convex(inputs: TheoremInputs, budget: int | None, accuracy: float | None, n
         "num_draws": num_draws,
         "estimator": Energy(),
         "averaging": GeometricAverage(prox_sgd_convex.averaging_factor(gamma, bound.slope), of="after"),
-        "guarantee": Guarantee(
-            "Prox-SGD, convex (paper 003, Theorem 8)",
-            "gap",
-            num_steps,
-            float(curve(np.asarray(num_steps))),
-            curve,
-            inputs.assumptions,
-            inputs.start,
-            inputs.status,
-        ),
+        "guarantee": inputs.guarantee("Prox-SGD, convex (paper 003, Theorem 8)", "gap", num_steps, curve),
     }
 
 
@@ -133,14 +123,7 @@ def _strongly_convex(
         "num_draws": num_draws,
         "estimator": Energy(),
         "averaging": LastIterate(),
-        "guarantee": Guarantee(
-            f"Prox-SGD, strongly convex, {schedule} step (paper 003, Theorem 7)",
-            "squared distance",
-            num_steps,
-            float(curve(np.asarray(num_steps))),
-            curve,
-            inputs.assumptions,
-            inputs.start,
-            inputs.status,
+        "guarantee": inputs.guarantee(
+            f"Prox-SGD, strongly convex, {schedule} step (paper 003, Theorem 7)", "squared distance", num_steps, curve
         ),
     }

@@ -4,20 +4,21 @@ w_{t+1} = argmin_w <g_t, w> + h(w) + |w - w_t|^2_{Lambda^-1} / (2 gamma_t), wher
 the negative entropy (its proximal operator) or the indicator of W_M (the projection).
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from equinox import AbstractVar
 
-from provi.algorithms.base import StepInfo
+from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.core.tree import add_scaled, squared_norm, subtract
 from provi.core.types import Count, RandomKey, Scalar
 from provi.estimators.base import AbstractEstimator, minibatch_gradient
 from provi.families.location_scale import LocationScale, Point
 from provi.schedules.averaging import AbstractAveraging
-from provi.schedules.batch_sizes import AbstractBatchSize
 from provi.schedules.sampling import AbstractSampling
 from provi.schedules.step_sizes import AbstractStepSize
 from provi.targets.base import AbstractFiniteSum, AbstractTarget
@@ -32,11 +33,6 @@ class ProximalState(eqx.Module):
     average: Any
     step: Count
     anchor: Point | None
-
-
-def initial_state(point: Point, averaging: AbstractAveraging, anchored: bool) -> ProximalState:
-    """The state before the first step."""
-    return ProximalState(point, averaging.init(point), jnp.zeros((), dtype=int), point if anchored else None)
 
 
 def step_potential(key: RandomKey, step: Count, target: AbstractTarget, sampling: AbstractSampling | None) -> Callable:
@@ -74,33 +70,42 @@ def step_info(step_size: Scalar, num_draws: Count, gradient: Point, point: Point
     )
 
 
-def stochastic_proximal_step(
-    key: RandomKey,
-    state: ProximalState,
-    target: AbstractTarget,
-    family: LocationScale,
-    shrink: Scalar,
-    *,
-    estimator: AbstractEstimator,
-    step_size: AbstractStepSize,
-    num_draws: AbstractBatchSize,
-    operator: Callable[[Point, Scalar], Point],
-    preconditioner: Callable[[Point], Point],
-    averaging: AbstractAveraging,
-    data_sampling: AbstractSampling | None,
-) -> tuple[ProximalState, StepInfo]:
-    """One step of the family of methods above.
+class AbstractStochasticProximal(AbstractAlgorithm):
+    """The family of methods above; a member says what its operator and its preconditioner are.
 
     With an anchor w_0 the step is Halpern's: w_{t+1} = w_0/(t+2) + (1 - 1/(t+2)) T(w_t), T the plain step;
     the result stays in the (convex) constraint set.
     """
-    dtype = state.point.loc.dtype
-    gamma = (step_size(state.step) * shrink).astype(dtype)
-    draws = num_draws(state.step)
-    gradient = step_gradient(key, state, target, family, estimator, draws, data_sampling)
-    moved = operator(add_scaled(state.point, -gamma, preconditioner(gradient)), gamma)
-    if state.anchor is not None:
-        moved = add_scaled(moved, 1 / (state.step + 2).astype(dtype), subtract(state.anchor, moved))
-    average = averaging.update(state.average, state.point, moved, gamma, draws.astype(dtype))
-    info = step_info(gamma, draws, gradient, moved)
-    return ProximalState(moved, average, state.step + 1, state.anchor), info
+
+    step_size: AbstractVar[AbstractStepSize]
+    estimator: AbstractVar[AbstractEstimator]
+    averaging: AbstractVar[AbstractAveraging]
+    anchored: AbstractVar[bool]
+    data_sampling: AbstractVar[AbstractSampling | None]
+
+    @abstractmethod
+    def precondition(self, gradient: Point) -> Point:
+        """Lambda g."""
+
+    @abstractmethod
+    def operator(self, point: Point, step_size: Scalar) -> Point:
+        """The proximal operator or the projection."""
+
+    def init(self, point):
+        anchor = point if self.anchored else None
+        return ProximalState(point, self.averaging.init(point), jnp.zeros((), dtype=int), anchor)
+
+    def step(self, key, state, target, family, shrink):
+        dtype = state.point.loc.dtype
+        gamma = (self.step_size(state.step) * shrink).astype(dtype)
+        draws = self.num_draws(state.step)
+        gradient = step_gradient(key, state, target, family, self.estimator, draws, self.data_sampling)
+        moved = self.operator(add_scaled(state.point, -gamma, self.precondition(gradient)), gamma)
+        if state.anchor is not None:
+            moved = add_scaled(moved, 1 / (state.step + 2).astype(dtype), subtract(state.anchor, moved))
+        average = self.averaging.update(state.average, state.point, moved, gamma, draws.astype(dtype))
+        info = step_info(gamma, draws, gradient, moved)
+        return ProximalState(moved, average, state.step + 1, state.anchor), info
+
+    def output(self, state):
+        return self.averaging.value(state.average, state.point)

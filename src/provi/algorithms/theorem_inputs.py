@@ -1,13 +1,14 @@
 """From a target, a family and a start to the plain numbers that the theorems of `provi.theory` take."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.certificates.guarantee import weakest
+from provi.certificates.guarantee import Guarantee, weakest
 from provi.core.precision import double_precision
 from provi.core.tree import squared_norm
 from provi.families.location_scale import LocationScale, Point
@@ -33,6 +34,13 @@ class TheoremInputs:
     initial_distance_squared: float
     assumptions: tuple[tuple[str, str], ...]
     status: str
+
+    def guarantee(
+        self, theorem: str, metric: str, num_steps: int, curve: Callable[[np.ndarray], np.ndarray]
+    ) -> Guarantee:
+        """What `theorem` promises of a run of `num_steps` from `start`, `curve` being its bound by steps."""
+        bound = float(curve(np.asarray([num_steps]))[0])
+        return Guarantee(theorem, metric, num_steps, bound, curve, self.assumptions, self.start, self.status)
 
     def initial_distance_squared_scaled(self, scale_factor: float) -> float:
         """|w_0 - w*|^2 in the norm that divides the scale's block by `scale_factor` <= 1."""
