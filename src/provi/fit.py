@@ -143,11 +143,13 @@ def _as_fit(
     target: AbstractTarget, family: LocationScale, algorithm: AbstractAlgorithm | None, result: Run, seed: int
 ) -> Fit:
     key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)  # a stream that no step uses
+    guarantee = None if algorithm is None else algorithm.guarantee
+    rejected = int(result.history["rejected_steps"][-1]) if len(result.history) else 0
     elbo, error = estimate_elbo(key, target, family, result.point, _ELBO_DRAWS)
     return Fit(
         posterior=Posterior(family, result.point, target.parameter_names),
         elbo=Estimate(float(elbo), float(error)),
-        certificate=assumption_ledger(target, family, None if algorithm is None else algorithm.guarantee),
+        certificate=assumption_ledger(target, family, guarantee, result.num_steps, rejected),
         outcome=result.outcome,
         message=result.message,
         history=result.history,

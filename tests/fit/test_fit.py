@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import provi
+from provi.certificates import assumption_ledger
 from provi.diagnostics.exact import exact_negative_elbo
 from provi.diagnostics.optimum import linear_model_optimum
 from provi.fit import _check_arguments
@@ -90,8 +91,21 @@ def test_theorem_algorithm_runs_from_its_own_start(target):
     assert result.num_steps == 100 and result.gradient_evaluations == 400
     assert result.certificate.theorem is not None and "Theorem 8" in result.certificate.theorem
     assert result.certificate.a_priori_bound == pytest.approx(algorithm.guarantee.bound)
+    # A run cut short has the bound of the steps it took.
+    short = provi.fit(target, family, algorithm, budget=200)
+    assert short.num_steps == 50 and short.outcome is provi.Outcome.GRADIENT_BUDGET
+    assert short.certificate.a_priori_bound == pytest.approx(float(algorithm.guarantee.curve(np.asarray([50]))[0]))
+    assert short.certificate.a_priori_bound > result.certificate.a_priori_bound
     with pytest.raises(ValueError, match="pass start= to from_theorem"):
         provi.fit(target, family, algorithm, start=start)
+
+
+def test_rejected_steps_void_the_theorem(target):
+    family = provi.families.Gaussian(4)
+    algorithm = provi.algorithms.ProxSGD.from_theorem(target, family, budget=10)
+    ledger = assumption_ledger(target, family, algorithm.guarantee, num_steps=10, rejected_steps=2)
+    assert ledger.a_priori_bound is None and ledger.theorem is None
+    assert any("2 non-finite step(s) were rejected" in note for note in ledger.notes)
 
 
 def test_optax_baseline(target):

@@ -9,6 +9,7 @@ import io
 import json
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -95,8 +96,13 @@ class Certificate:
         return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def assumption_ledger(target: AbstractTarget, family: LocationScale, guarantee: Guarantee | None) -> Certificate:
-    """The first version of a certificate: assumptions, constants and the theorem's a-priori bound."""
+def assumption_ledger(
+    target: AbstractTarget, family: LocationScale, guarantee: Guarantee | None, num_steps: int, rejected_steps: int
+) -> Certificate:
+    """The first version of a certificate: assumptions, constants and the theorem's a-priori bound.
+
+    The bound is that of the `num_steps` actually taken; a run with rejected steps is not the one of the theorem.
+    """
     constants = target.constants
     rows = [
         _row("potential is convex (log-concave target)", constants.log_concave),
@@ -105,7 +111,9 @@ def assumption_ledger(target: AbstractTarget, family: LocationScale, guarantee: 
         _kurtosis(family),
     ]
     notes = ["No gap certificate in this version: the ELBO is an estimate, and no bound on the gap is claimed for it."]
-    if guarantee is None:
+    if guarantee is not None and rejected_steps > 0:
+        notes.append(f"The theorem's bound does not apply: {rejected_steps} non-finite step(s) were rejected.")
+    if guarantee is None or rejected_steps > 0 or num_steps < 1:
         return Certificate("none", None, None, tuple(rows), notes=tuple(notes))
     rows += [Assumption(text, None, status, "used by the theorem") for text, status in guarantee.assumptions]
     return Certificate(
@@ -114,7 +122,7 @@ def assumption_ledger(target: AbstractTarget, family: LocationScale, guarantee: 
         None,
         tuple(rows),
         theorem=guarantee.theorem,
-        a_priori_bound=guarantee.bound,
+        a_priori_bound=float(guarantee.curve(np.asarray([num_steps]))[0]),
         a_priori_metric=guarantee.metric,
         notes=tuple(notes),
     )
