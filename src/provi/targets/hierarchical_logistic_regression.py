@@ -4,12 +4,12 @@ import math
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from provi.core.checks import check_positive
+from provi.core.functions import softplus
 from provi.core.precision import double_precision
 from provi.core.types import Indices, Scalar, Vector
 from provi.targets.base import AbstractFiniteSum
@@ -92,7 +92,7 @@ class HierarchicalLogisticRegression(AbstractFiniteSum):
         """-log p(y_n | z_g(n)) for n in `indices`."""
         local = self._split(z)[1][self.membership[indices]]
         eta = jnp.sum(self.design[indices] * local, axis=1)
-        return jax.nn.softplus((1 - 2 * self.response[indices]) * eta)
+        return softplus((1 - 2 * self.response[indices]) * eta)
 
     def curvature_bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """(A (x) I, A (x) I + blockdiag(0, X_g'X_g)/4): dense, so for moderate dimensions."""

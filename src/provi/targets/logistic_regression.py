@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from provi.core.functions import softplus
 from provi.core.precision import double_precision
 from provi.targets.data import read_binary, read_design
 from provi.targets.linear_models import AbstractLinearModel, Batch
@@ -54,7 +54,7 @@ class LogisticRegression(AbstractLinearModel):
 
     def link_potential(self, eta: Batch, y: Batch) -> Batch:
         """log(1 + exp(-+eta)): one softplus, so that nothing cancels where the label is certain."""
-        return jax.nn.softplus((1 - 2 * y) * eta)
+        return softplus((1 - 2 * y) * eta)
 
     @property
     def curvature(self) -> tuple[float, float]:
