@@ -39,7 +39,7 @@ def run_default(
     target: AbstractTarget, family: LocationScale, start: Point | None, *, budget: Budget, **options: Any
 ) -> Run:
     """Run in whitened coordinates and map the result back; the ELBO is the same in both."""
-    origin = np.zeros(target.dim) if start is None else np.asarray(start.loc, np.float64)
+    origin = target.default_location if start is None else np.asarray(start.loc, np.float64)
     by_coordinate = family.scale in ("diagonal", "low_rank")
     laplace = laplace_approximation(target, origin, diagonal=by_coordinate)
     kind = WhitenedFiniteSum if isinstance(target, AbstractFiniteSum) else Whitened
@@ -87,14 +87,19 @@ def _largest_curvature(target: AbstractTarget) -> float:
 def _map_back(family: LocationScale, point: Point, mode: np.ndarray, factor: np.ndarray) -> Point:
     """q in the original coordinates: mean mode + F m, covariance F CC' F'."""
     dtype = point.loc.dtype
-    loc = mode + factor @ np.asarray(point.loc, np.float64)
-    diagonal = jnp.asarray(np.diagonal(factor), dtype)
+    times = np.matmul if factor.ndim == 2 else _scale_rows
+    loc = mode + times(factor, np.asarray(point.loc, np.float64))
+    diagonal = jnp.asarray(factor if factor.ndim == 1 else np.diagonal(factor), dtype)
     match point.scale:
         case Diagonal(diagonal=inner):
             return Point(jnp.asarray(loc, dtype), Diagonal(diagonal * inner))
         case LowRank(diagonal=inner, factor=columns):
             return Point(jnp.asarray(loc, dtype), LowRank(diagonal * inner, diagonal[:, None] * columns))
         case _:
-            root = factor @ np.asarray(point.scale.apply(jnp.eye(family.dim, dtype=dtype)), np.float64).T
+            root = times(factor, np.asarray(point.scale.apply(jnp.eye(family.dim, dtype=dtype)), np.float64).T)
             covariance = root @ root.T
             return family.point_from_covariance(loc, (covariance + covariance.T) / 2, dtype)
+
+
+def _scale_rows(diagonal: np.ndarray, array: np.ndarray) -> np.ndarray:
+    return diagonal * array if array.ndim == 1 else diagonal[:, None] * array

@@ -67,7 +67,7 @@ def fit(
         "resume": resume,
     }
     if algorithm is None:
-        _check_finite(target, np.zeros(target.dim) if start is None else np.asarray(start.loc))
+        _check_finite(target, target.default_location if start is None else np.asarray(start.loc))
         outcome = run_default(target, family, start, **options)
     else:
         outcome = _run_given(target, family, algorithm, start, options)
@@ -129,7 +129,7 @@ def _run_given(
 def _default_start(target: AbstractTarget, family: LocationScale) -> Point:
     smoothness = target.constants.smoothness
     scale = smallest_scale(float(smoothness.value)) if smoothness.known else 1.0  # pyright: ignore
-    return family.point(np.zeros(target.dim), scale, target.dtype)
+    return family.point(target.default_location, scale, target.dtype)
 
 
 def _planned_steps(budget: Budget) -> int:

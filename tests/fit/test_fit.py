@@ -165,8 +165,25 @@ def test_wrong_types_are_named(target):
 
 def test_bad_start_is_named():
     bounded = provi.targets.LogDensity(lambda z: jnp.log(z[0]) - z[0], 1, start=np.ones(1))
+    family = provi.families.Gaussian(1)
     with pytest.raises(ValueError, match="at the start"):
-        provi.fit(bounded, algorithm=provi.algorithms.ProxSGD(0.01))
+        provi.fit(bounded, family, provi.algorithms.ProxSGD(0.01), start=family.point([-1.0], 0.1))
+
+
+def test_the_target_knows_where_to_start():
+    # Gamma(5, 1) in its own variable: log density -inf at zero, so the default start must be the target's.
+    target = provi.targets.LogDensity(lambda z: 4 * jnp.log(z[0]) - z[0], 1, start=np.full(1, 2.0))
+    result = provi.fit(target, algorithm=provi.algorithms.ProxSGD(1e-3), budget=provi.Budget(steps=50))
+    assert abs(result.posterior.mean[0] - 2.0) < 0.5
+
+
+def test_mean_field_in_many_dimensions():
+    precision = np.linspace(0.5, 50.0, 3000)
+    target = provi.targets.LogDensity(lambda z: -0.5 * jnp.sum(jnp.asarray(precision) * (z - 1) ** 2), 3000)
+    result = provi.fit(target, budget=provi.Budget(steps=60))
+    assert result.posterior.family.scale == "diagonal"
+    np.testing.assert_allclose(result.posterior.mean, 1.0, atol=1e-4)
+    np.testing.assert_allclose(result.posterior.standard_deviation, precision**-0.5, rtol=1e-4)
 
 
 def test_save_and_load_round_trip(fitted, tmp_path):

@@ -115,3 +115,12 @@ def test_new_coordinates_do_not_retrace():
 def test_wrong_arguments_are_named(shift, factor, name):
     with pytest.raises(ValueError, match=f"^{name}"):
         Whitened(LogisticRegression(X, Y), shift, factor)
+
+
+def test_a_vector_factor_is_its_diagonal_matrix():
+    target, diagonal = LogisticRegression(X, Y), np.diagonal(FACTOR).copy()
+    vector, matrix = Whitened(target, SHIFT, diagonal), Whitened(target, SHIFT, np.diag(diagonal))
+    x = jnp.asarray(SHIFT) + 0.3
+    np.testing.assert_allclose(vector.potential(x), matrix.potential(x), rtol=1e-13)
+    assert vector.constants.smoothness.value == pytest.approx(matrix.constants.smoothness.value, rel=1e-12)
+    assert vector.constants.strong_convexity.value == pytest.approx(matrix.constants.strong_convexity.value, rel=1e-12)

@@ -14,10 +14,15 @@ from provi.targets.base import AbstractTarget
 LARGEST_DENSE = 1000
 """Above this dimension a dense Hessian is not formed, and whitening is by its diagonal only."""
 
+_NUM_PROBES = 100
+
 
 @dataclasses.dataclass(frozen=True)
 class LaplaceApproximation:
-    """A mode and a lower triangular factor F of a covariance FF' ~ (Hessian of the potential at the mode)^-1."""
+    """A mode and a factor F of a covariance FF' ~ (Hessian of the potential at the mode)^-1.
+
+    F is lower triangular, (dim, dim), or the vector of its diagonal, (dim,), where only that was computed.
+    """
 
     mode: np.ndarray
     factor: np.ndarray
@@ -36,11 +41,21 @@ def _hessian(target: AbstractTarget, z: Vector):
 
 @eqx.filter_jit
 def _hessian_diagonal(target: AbstractTarget, z: Vector):
+    """diag(H) by one Hessian-vector product a coordinate; above `LARGEST_DENSE`, the mean of v * H v over random signs.
+
+    The estimate serves a choice of coordinates only, so its error costs speed and not correctness.
+    """
     gradient = jax.grad(target.potential)
 
+    def product(direction):
+        return jax.jvp(gradient, (z,), (direction,))[1]
+
+    if z.shape[0] > LARGEST_DENSE:
+        signs = jax.random.rademacher(jax.random.key(0), (_NUM_PROBES, z.shape[0]), z.dtype)
+        return jnp.mean(jax.lax.map(lambda v: v * product(v), signs), axis=0)
+
     def entry(index):
-        direction = jnp.zeros_like(z).at[index].set(1)
-        return jax.jvp(gradient, (z,), (direction,))[1][index]
+        return product(jnp.zeros_like(z).at[index].set(1))[index]
 
     return jax.lax.map(entry, jnp.arange(z.shape[0]), batch_size=64)
 
@@ -62,7 +77,7 @@ def laplace_approximation(target: AbstractTarget, start: np.ndarray, diagonal: b
     point = jnp.asarray(mode, target.dtype)
     if diagonal or target.dim > LARGEST_DENSE:
         curvature = _safe_curvature(np.asarray(_hessian_diagonal(target, point), np.float64))
-        return LaplaceApproximation(mode, np.diag(curvature**-0.5), bool(found.success))
+        return LaplaceApproximation(mode, curvature**-0.5, bool(found.success))
     hessian = np.asarray(_hessian(target, point), np.float64)
     values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
     covariance = (vectors / _safe_curvature(values)) @ vectors.T

@@ -72,7 +72,7 @@ def theorem_inputs(
     convexity = constants.strong_convexity if constants.strong_convexity.known else None
     strong_convexity = float(convexity.value) if convexity is not None else 0.0  # pyright: ignore
     if start is None:
-        start = family.point(np.zeros(family.dim), solution_region.smallest_scale(smoothness), target.dtype)
+        start = family.point(target.default_location, solution_region.smallest_scale(smoothness), target.dtype)
     initial, reference = _distances(
         target, start, strong_convexity, initial_distance_squared, reference_distance_squared
     )

@@ -43,6 +43,11 @@ class AbstractTarget(eqx.Module):
     def potential(self, z: Vector) -> Scalar:
         """-log p(z), up to a constant."""
 
+    @property
+    def default_location(self) -> np.ndarray:
+        """Where a run starts unless told otherwise: zero. A target whose density may not be finite there says where."""
+        return np.zeros(self.dim)
+
     def curvature_bounds(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         """Proven matrices (low, high) with low <= Hessian of the potential <= high everywhere.
 

@@ -90,6 +90,11 @@ class LogDensity(AbstractTarget):
         return self.assumptions.constants
 
     @property
+    def default_location(self) -> np.ndarray:
+        """The `start` that the density was tried at."""
+        return np.asarray(self.start, np.float64)
+
+    @property
     def counterexample(self) -> Vector | None:
         """A point whose curvature refutes log-concavity or a declared constant, if one was found."""
         return self.assumptions.counterexample

@@ -21,7 +21,7 @@ class Whitened(AbstractTarget):
 
     target: AbstractTarget
     shift: Vector
-    factor: Matrix
+    factor: Matrix | Vector
 
     @double_precision
     def __init__(self, target: AbstractTarget, shift: Any, factor: Any):
@@ -29,7 +29,7 @@ class Whitened(AbstractTarget):
 
         - `target`: the target in the coordinates z.
         - `shift`: (dim,), where the origin goes.
-        - `factor`: (dim, dim), lower triangular, with a positive diagonal.
+        - `factor`: (dim, dim), lower triangular, with a positive diagonal; or (dim,), that diagonal alone.
         """
         self.target = target
         self.shift, self.factor = _coordinates(target, shift, factor)
@@ -51,7 +51,7 @@ class Whitened(AbstractTarget):
 
     def original(self, x: Vector) -> Vector:
         """z = shift + factor @ x."""
-        return self.shift + self.factor @ x
+        return self.shift + _times(self.factor, x)
 
     def potential(self, x: Vector) -> Scalar:
         """-log p_target(shift + factor @ x) - log|det factor|."""
@@ -72,7 +72,7 @@ class WhitenedFiniteSum(AbstractFiniteSum):
 
     target: AbstractFiniteSum
     shift: Vector
-    factor: Matrix
+    factor: Matrix | Vector
 
     @double_precision
     def __init__(self, target: AbstractFiniteSum, shift: Any, factor: Any):
@@ -102,7 +102,7 @@ class WhitenedFiniteSum(AbstractFiniteSum):
 
     def original(self, x: Vector) -> Vector:
         """z = shift + factor @ x."""
-        return self.shift + self.factor @ x
+        return self.shift + _times(self.factor, x)
 
     def prior_potential(self, x: Vector) -> Scalar:
         """The prior's part, with -log|det factor|."""
@@ -122,26 +122,32 @@ class WhitenedFiniteSum(AbstractFiniteSum):
         return _constants(self.target, self.factor)
 
 
-def _coordinates(target: AbstractTarget, shift: Any, factor: Any) -> tuple[Vector, Matrix]:
+def _times(factor: Matrix | Vector, x: Vector) -> Vector:
+    return factor @ x if factor.ndim == 2 else factor * x
+
+
+def _coordinates(target: AbstractTarget, shift: Any, factor: Any) -> tuple[Vector, Matrix | Vector]:
     shift, factor, dim = as_array("shift", shift), as_array("factor", factor), target.dim
     if shift.shape != (dim,):
         raise ValueError(f"shift must have shape ({dim},); its shape is {shift.shape}.")
-    if factor.shape != (dim, dim):
-        raise ValueError(f"factor must have shape ({dim}, {dim}); its shape is {factor.shape}.")
-    if np.triu(factor, 1).any() or not (np.diagonal(factor) > 0).all():
+    if factor.shape not in ((dim, dim), (dim,)):
+        raise ValueError(f"factor must have shape ({dim}, {dim}) or ({dim},); its shape is {factor.shape}.")
+    upper, diagonal = (np.triu(factor, 1), np.diagonal(factor)) if factor.ndim == 2 else (np.zeros(1), factor)
+    if upper.any() or not (diagonal > 0).all():
         raise ValueError("factor must be lower triangular with a positive diagonal, e.g. a Cholesky factor.")
     return jnp.asarray(shift, target.dtype), jnp.asarray(factor, target.dtype)
 
 
-def _log_det(factor: Matrix) -> Scalar:
-    return jnp.sum(jnp.log(jnp.diagonal(factor)))
+def _log_det(factor: Matrix | Vector) -> Scalar:
+    return jnp.sum(jnp.log(jnp.diagonal(factor) if factor.ndim == 2 else factor))
 
 
-def _bounds(target: AbstractTarget, factor: Matrix) -> Bounds:
+def _bounds(target: AbstractTarget, factor: Matrix | Vector) -> Bounds:
     bounds = target.curvature_bounds()
     if bounds is None:
         return None
     host = np.asarray(factor, np.float64)
+    host = host if host.ndim == 2 else np.diag(host)
     low, high = bounds
     return _congruence(low, host, -1.0), None if high is None else _congruence(high, host, 1.0)
 
@@ -154,9 +160,10 @@ def _congruence(matrix: np.ndarray, factor: np.ndarray, side: float) -> np.ndarr
     return (product + product.T) / 2 + side * rounding * np.eye(factor.shape[0])
 
 
-def _constants(target: AbstractTarget, factor: Matrix) -> Constants:
+def _constants(target: AbstractTarget, factor: Matrix | Vector) -> Constants:
     known, bounds = target.constants, _bounds(target, factor)
-    singular = np.linalg.svd(np.asarray(factor, np.float64), compute_uv=False)
+    host = np.asarray(factor, np.float64)
+    singular = np.linalg.svd(host, compute_uv=False) if host.ndim == 2 else np.sort(host)[::-1]
     slack = 8 * factor.shape[0] * np.finfo(np.float64).eps * singular[0]
     lower = _rescaled(known.strong_convexity, max(singular[-1] - slack, 0.0) ** 2)
     upper = _rescaled(known.smoothness, (singular[0] + slack) ** 2)
