@@ -21,7 +21,7 @@ from provi.targets.base import AbstractTarget
 from provi.theory.solution_region import smallest_scale
 
 _DEFAULT_STEPS = 2000
-_ELBO_DRAWS = 4096
+_ELBO_DRAWS, _ELBO_NUMBERS = 4096, 2**25  # fewer draws in many dimensions: 2^25 numbers are 256 MiB
 _LARGEST_DENSE = 500
 
 
@@ -145,7 +145,8 @@ def _as_fit(
     key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)  # a stream that no step uses
     guarantee = None if algorithm is None else algorithm.guarantee
     rejected = int(result.history["rejected_steps"][-1]) if len(result.history) else 0
-    elbo, error = estimate_elbo(key, target, family, result.point, _ELBO_DRAWS)
+    draws = int(np.clip(_ELBO_NUMBERS // target.dim, 128, _ELBO_DRAWS))
+    elbo, error = estimate_elbo(key, target, family, result.point, draws)
     return Fit(
         posterior=Posterior(family, result.point, target.parameter_names),
         elbo=Estimate(float(elbo), float(error)),
