@@ -69,7 +69,7 @@ def by_hand(kind, operator, entropy, precondition=(1.0, 1.0), anchored=False):
     return iterates
 
 
-def compare(algorithm, kind, expected):
+def check_trajectory(algorithm, kind, expected):
     family = Gaussian(3, kind)
     states, infos = trajectory(algorithm, TARGET, family, family.point(np.zeros(3), 0.7), KEY, NUM_STEPS)
     for t, (m, C) in enumerate(expected):
@@ -82,7 +82,7 @@ def compare(algorithm, kind, expected):
 @pytest.mark.parametrize("kind", ["triangular", "symmetric", "diagonal"])
 def test_prox_sgd(kind):
     expected = by_hand(kind, lambda C, gamma: prox(kind, C, gamma), None)
-    compare(ProxSGD(STEP, BATCH), kind, expected)
+    check_trajectory(ProxSGD(STEP, BATCH), kind, expected)
 
 
 @pytest.mark.parametrize(("kind", "entropy"), [("symmetric", "exact"), ("diagonal", "exact"), ("symmetric", "stl")])
@@ -90,14 +90,14 @@ def test_proj_sgd(kind, entropy):
     expected = by_hand(kind, lambda C, gamma: raise_eigenvalues(C, LOW), entropy)
     assert min(np.linalg.eigvalsh(C)[0] for _, C in expected) == pytest.approx(LOW)
     options = {"estimator": StickingTheLanding()} if entropy == "stl" else {}
-    compare(ProjSGD(STEP, BATCH, smallest_scale=LOW, **options), kind, expected)
+    check_trajectory(ProjSGD(STEP, BATCH, smallest_scale=LOW, **options), kind, expected)
 
 
 def test_mpsgd_with_a_preconditioner():
     operator = lambda C, gamma: raise_eigenvalues(C, LOW)  # noqa: E731
     expected = by_hand("symmetric", operator, "exact", precondition=(0.9, 0.25))
     algorithm = MPSGD(STEP, BATCH, BlockPreconditioner(0.9, 0.25), smallest_scale=LOW)
-    compare(algorithm, "symmetric", expected)
+    check_trajectory(algorithm, "symmetric", expected)
 
 
 def test_the_default_floor_is_one_over_the_root_of_the_smoothness():
@@ -115,7 +115,7 @@ def test_halpern_anchor(name):
     else:
         expected = by_hand("symmetric", lambda C, g: raise_eigenvalues(C, LOW), "exact", anchored=True)
         algorithm = ProjSGD(STEP, BATCH, smallest_scale=LOW, anchored=True)
-    compare(algorithm, "symmetric", expected)
+    check_trajectory(algorithm, "symmetric", expected)
 
 
 def test_optax_is_optax_by_hand():
