@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.algorithms.base import AbstractAlgorithm
+from provi.algorithms.base import AbstractAlgorithm, check_planned
 from provi.certificates.ledger import assumption_ledger
 from provi.core.checks import check_count
 from provi.core.precision import double_precision
@@ -117,6 +117,8 @@ def _run_given(
     options: Any,
 ) -> Run:
     guarantee = algorithm.guarantee
+    if guarantee is not None:
+        check_planned(algorithm, target, family)
     if guarantee is not None and start is not None:
         raise ValueError("The theorem's bound starts from its own point: pass start= to from_theorem, not to fit.")
     point = guarantee.start if guarantee is not None else start or _default_start(target, family)

@@ -1,5 +1,6 @@
 """`provi.fit` end to end: against exact posteriors and optima, its arguments, its outcomes, save and load."""
 
+import dataclasses
 import json
 
 import jax
@@ -14,6 +15,7 @@ from provi.diagnostics.exact import exact_negative_elbo
 from provi.diagnostics.optimum import linear_model_optimum
 from provi.fit import _check_arguments
 from provi.runtime.budget import as_budget
+from provi.schedules import ConstantStep, UniformSampling
 
 
 def logistic(dim=4, terms=150, seed=0, dtype=np.float64):
@@ -98,6 +100,23 @@ def test_theorem_algorithm_runs_from_its_own_start(target):
     assert short.certificate.a_priori_bound > result.certificate.a_priori_bound
     with pytest.raises(ValueError, match="pass start= to from_theorem"):
         provi.fit(target, family, algorithm, start=start)
+
+
+def test_a_guarantee_serves_only_what_it_was_computed_for(target):
+    family = provi.families.Gaussian(4)
+    algorithm = provi.algorithms.ProxSGD.from_theorem(target, family, budget=20)
+    changed = {"step_size": ConstantStep(1.0), "data_sampling": UniformSampling(5), "anchored": True}
+    with pytest.raises(ValueError, match="another target"):
+        provi.fit(logistic(seed=1), family, algorithm)
+    with pytest.raises(ValueError, match="another family"):
+        provi.fit(target, provi.families.LocationScale(4, provi.families.Laplace()), algorithm)
+    for name, value in changed.items():
+        with pytest.raises(ValueError, match="another choice of settings"):
+            provi.fit(target, family, dataclasses.replace(algorithm, **{name: value}))
+    # The same data in another object are the same target; without the guarantee the algorithm runs anywhere.
+    assert provi.fit(logistic(), family, algorithm).certificate.a_priori_bound is not None
+    freed = provi.fit(logistic(seed=1), family, dataclasses.replace(algorithm, guarantee=None), budget=20)
+    assert freed.certificate.a_priori_bound is None
 
 
 def test_rejected_steps_void_the_theorem(target):

@@ -63,3 +63,23 @@ def check_parts(target: AbstractTarget, family: LocationScale, data_sampling: Ab
 def without_guarantee(algorithm: Any) -> Any:
     """The algorithm as the compiled loop sees it: the guarantee's numbers must not trigger recompilation."""
     return dataclasses.replace(algorithm, guarantee=None)
+
+
+def planned(algorithm: Any, target: AbstractTarget, family: LocationScale) -> Any:
+    """The algorithm of a theorem's plan, its guarantee bound to what the plan was made for."""
+    guarantee = dataclasses.replace(algorithm.guarantee, planned_for=(target, family, without_guarantee(algorithm)))
+    return dataclasses.replace(algorithm, guarantee=guarantee)
+
+
+def check_planned(algorithm: Any, target: AbstractTarget, family: LocationScale) -> None:
+    """Refuse a guarantee for another target, another family or other settings: its bound could be below the truth."""
+    planned_for = algorithm.guarantee.planned_for
+    given = (target, family, without_guarantee(algorithm))
+    for name, own, other in zip(
+        ("target", "family", "choice of settings"), planned_for or (None,) * 3, given, strict=True
+    ):
+        if not bool(eqx.tree_equal(own, other)):
+            raise ValueError(
+                f"The algorithm's guarantee was computed for another {name}: its bound does not hold here. Call "
+                f"from_theorem again, or drop it: dataclasses.replace(algorithm, guarantee=None)."
+            )

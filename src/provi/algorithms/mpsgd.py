@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 
-from provi.algorithms.base import check_parts
+from provi.algorithms.base import check_parts, planned
 from provi.algorithms.mpsgd_theorems import plan_mpsgd, plan_mpsgd_dynamic
 from provi.algorithms.nondegenerate import (
     check_projected,
@@ -52,12 +52,12 @@ class MPSGD(AbstractStochasticProximal):
     @classmethod
     def from_theorem(cls, target: AbstractTarget, family: LocationScale, **options: Any) -> "MPSGD":
         """Step, batch, preconditioner and averaging of Theorem 4: see `plan_mpsgd` for the options."""
-        return cls(**plan_mpsgd(target, family, **options))
+        return planned(cls(**plan_mpsgd(target, family, **options)), target, family)
 
     @classmethod
     def dynamic(cls, target: AbstractTarget, family: LocationScale, **options: Any) -> "MPSGD":
         """The three dynamic strategies of Theorem 7: see `plan_mpsgd_dynamic` for the options."""
-        return cls(**plan_mpsgd_dynamic(target, family, **options))
+        return planned(cls(**plan_mpsgd_dynamic(target, family, **options)), target, family)
 
     def resolve(self, target, family):
         check_parts(target, family, self.data_sampling)

@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 
-from provi.algorithms.base import check_parts
+from provi.algorithms.base import check_parts, planned
 from provi.algorithms.nondegenerate import (
     check_projected,
     known_smallest_scale,
@@ -55,7 +55,7 @@ class ProjSGD(AbstractStochasticProximal):
     @classmethod
     def from_theorem(cls, target: AbstractTarget, family: LocationScale, **options: Any) -> "ProjSGD":
         """Step size, batch and averaging from the target's constants: see `plan_proj_sgd` for the options."""
-        return cls(**plan_proj_sgd(target, family, **options))
+        return planned(cls(**plan_proj_sgd(target, family, **options)), target, family)
 
     def resolve(self, target, family):
         check_parts(target, family, self.data_sampling)

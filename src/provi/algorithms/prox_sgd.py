@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 
-from provi.algorithms.base import check_parts
+from provi.algorithms.base import check_parts, planned
 from provi.algorithms.prox_sgd_theorems import plan_prox_sgd
 from provi.algorithms.stochastic_proximal import AbstractStochasticProximal
 from provi.certificates.guarantee import Guarantee
@@ -49,7 +49,7 @@ class ProxSGD(AbstractStochasticProximal):
     @classmethod
     def from_theorem(cls, target: AbstractTarget, family: LocationScale, **options: Any) -> "ProxSGD":
         """Step size, batch and averaging from the target's constants: see `plan_prox_sgd` for the options."""
-        return cls(**plan_prox_sgd(target, family, **options))
+        return planned(cls(**plan_prox_sgd(target, family, **options)), target, family)
 
     def resolve(self, target, family):
         check_parts(target, family, self.data_sampling)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ class Guarantee:
     - `assumptions`: pairs (statement, status) beyond the target's own constants, status as in `targets.constants`.
     - `status`: the weakest status among all assumptions: a chain is as strong as its weakest link.
     - `start`: the point the bound starts from.
+    - `planned_for`: the target, the family and the algorithm's settings that the bound is about; no others.
     """
 
     theorem: str
@@ -29,6 +31,7 @@ class Guarantee:
     assumptions: tuple[tuple[str, str], ...]
     start: Point
     status: str
+    planned_for: tuple[Any, Any, Any] | None = None
 
 
 def weakest(statuses: Iterable[str]) -> str:
