@@ -4,7 +4,10 @@
 `provi.theory` the theorems as functions.
 """
 
-from provi import algorithms, estimators, families, schedules, targets, theory
+from provi import algorithms, data, estimators, families, schedules, targets, theory
+from provi.certificates.ledger import Certificate
+from provi.certify import certify
+from provi.core.compilation import enable_compilation_cache
 from provi.core.outcomes import Outcome
 from provi.fit import fit
 from provi.result import Fit, load
@@ -14,10 +17,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Budget",
+    "Certificate",
     "Fit",
     "Outcome",
     "__version__",
     "algorithms",
+    "certify",
+    "data",
+    "enable_compilation_cache",
     "estimators",
     "families",
     "fit",

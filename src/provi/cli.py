@@ -5,9 +5,15 @@ from typing import Annotated
 
 import typer
 
+from provi.bench.command import app as bench_app
+
 app = typer.Typer(
     help="ProVI: provable variational inference.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
+
+data_app = typer.Typer(help="Real data sets, by name.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+app.add_typer(bench_app, name="bench")
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the files that are written.")]
 Seed = Annotated[int, typer.Option(help="Random seed.", min=0)]
@@ -20,7 +26,7 @@ def callback() -> None:
 
 @app.command()
 def demo(output: Output = Path("out"), seed: Seed = 0) -> None:
-    """Fit Bayesian logistic regression to the breast-cancer data; print summary, ELBO, ledger; write a picture."""
+    """Fit Bayesian logistic regression to the breast-cancer data; print summary, ELBO and certificate; write a picture."""
     from provi.demo import demo as run_demo
 
     run_demo(output, seed)
@@ -43,6 +49,29 @@ def reproduce(
         typer.echo(f"There is no experiment {name!r}. Choose one of: {', '.join(EXPERIMENTS)}.", err=True)
         raise typer.Exit(2)
     EXPERIMENTS[name](output, quick=quick, seed=seed)
+
+
+@data_app.command("list")
+def list_data() -> None:
+    """Name the data sets: each with its file here, or else how it is got, and what it is."""
+    from provi.data.loaders import local_copy
+    from provi.data.sources import SOURCES
+
+    for name, source in SOURCES.items():
+        place = local_copy(name) or ("can be downloaded" if source.urls else "by hand")
+        typer.echo(f"{name:16}{source.about} [{place}]")
+
+
+@data_app.command("path")
+def data_path(name: Annotated[str, typer.Argument(help="The data set; `provi data list` names them all.")]) -> None:
+    """Print the file of a data set, checked, and downloaded into the cache if need be."""
+    from provi.data import path
+
+    try:
+        typer.echo(path(name))
+    except (ValueError, FileNotFoundError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
 
 
 @app.command()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from provi.targets import HierarchicalLogisticRegression
+from provi.targets import Gaussian, HierarchicalLogisticRegression
 
 RNG = np.random.default_rng(2)
 X = RNG.normal(size=(8, 2))
@@ -110,3 +110,34 @@ def test_new_scales_do_not_retrace():
 def test_wrong_arguments_are_named(change, name):
     with pytest.raises(ValueError, match=rf"^{name}\b"):
         HierarchicalLogisticRegression(**({"X": X, "y": Y, "groups": GROUPS} | change))
+
+
+@pytest.mark.parametrize(("prior_scale", "group_scale"), [(1.5, 0.6), (0.2, 3.0), (100.0, 0.01)])
+def test_linear_model_is_the_same_density(prior_scale, group_scale):
+    target = HierarchicalLogisticRegression(X, Y, GROUPS, prior_scale, group_scale)
+    model = target.linear_model()
+    assert model.design.shape == (8, 8) and model.parameter_names == target.parameter_names
+    for z in RNG.normal(size=(5, 8)):
+        z = jnp.asarray(z)
+        np.testing.assert_allclose(model.potential(z), target.potential(z), rtol=1e-13)
+        np.testing.assert_allclose(model.prior_potential(z), target.prior_potential(z), rtol=1e-13)
+        some = jnp.asarray([7, 2, 2])
+        np.testing.assert_allclose(model.term_potentials(z, some), target.term_potentials(z, some), rtol=1e-13)
+
+
+def test_prior_covariance_of_the_linear_model():
+    factor = TARGET.linear_model().prior.covariance_factor()
+    expected = np.full((4, 4), S**2) + np.diag([0.0, T**2, T**2, T**2])
+    np.testing.assert_allclose(factor @ factor.T, np.kron(expected, np.eye(2)), rtol=1e-14)
+    assert (np.diagonal(factor) > 0).all() and not np.triu(factor, 1).any()
+
+
+def test_linear_model_keeps_the_floating_type():
+    single = HierarchicalLogisticRegression(X.astype(np.float32), Y, GROUPS, S, T).linear_model()
+    assert single.dtype == single.prior.factor.dtype == single.prior.mean.dtype == jnp.float32
+
+
+def test_other_targets_say_whether_they_are_linear_models():
+    model = TARGET.linear_model()
+    assert model.linear_model() is model
+    assert Gaussian(np.zeros(2), np.eye(2)).linear_model() is None

@@ -15,5 +15,6 @@ from provi.targets.logistic_regression import LogisticRegression as LogisticRegr
 from provi.targets.poisson_regression import PoissonRegression as PoissonRegression
 from provi.targets.priors import GaussianPrior as GaussianPrior
 from provi.targets.priors import gaussian_prior as gaussian_prior
+from provi.targets.probit_regression import ProbitRegression as ProbitRegression
 from provi.targets.whitened import Whitened as Whitened
 from provi.targets.whitened import WhitenedFiniteSum as WhitenedFiniteSum

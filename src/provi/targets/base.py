@@ -57,6 +57,10 @@ class AbstractTarget(eqx.Module):
         """
         return None
 
+    def linear_model(self) -> Any:
+        """The same density as a linear model (an `AbstractLinearModel`), if it is one; else `None`."""
+        return None
+
 
 class AbstractFiniteSum(AbstractTarget):
     """A target whose potential is a prior and a sum of data terms, prior(z) + sum_n term_n(z)."""

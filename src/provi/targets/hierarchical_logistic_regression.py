@@ -15,6 +15,8 @@ from provi.core.types import Indices, Scalar, Vector
 from provi.targets.base import AbstractFiniteSum
 from provi.targets.constants import Constants, outer_spectrum, proven
 from provi.targets.data import read_binary, read_design, read_groups
+from provi.targets.logistic_regression import LogisticRegression
+from provi.targets.priors import GaussianPrior
 
 
 class HierarchicalLogisticRegression(AbstractFiniteSum):
@@ -106,6 +108,28 @@ class HierarchicalLogisticRegression(AbstractFiniteSum):
             block = slice((1 + group) * width, (2 + group) * width)
             high[block, block] += (gram + rounding * np.eye(width)) / 4
         return low, high
+
+    @double_precision
+    def linear_model(self) -> LogisticRegression:
+        """The same posterior as one logistic regression on (theta, z_1, ..., z_G), with the same parameter names.
+
+        Row n of its design holds x_n in the columns of z_g(n) and zeros elsewhere. The prior covariance is
+        Cov(theta) = Cov(theta, z_g) = s^2 I, Cov(z_g, z_h) = s^2 I + 1[g = h] t^2 I. Its Cholesky factor is written
+        down, not computed: theta = s a, z_g = s a + t b_g with a, b_g standard normal, so that nothing is lost
+        when s and t are far apart.
+
+        The design takes N p (1 + G) numbers, the factor (p (1 + G))^2: for moderate G.
+        """
+        rows, width = self.design.shape
+        membership = np.asarray(self.membership)
+        design = np.zeros((rows, 1 + self.num_groups, width), self.dtype)
+        design[np.arange(rows), 1 + membership] = np.asarray(self.design)
+        scales = np.diag(np.r_[float(self.prior_scale), np.full(self.num_groups, float(self.group_scale))])
+        scales[1:, 0] = float(self.prior_scale)
+        factor = jnp.asarray(np.kron(scales, np.eye(width)), self.dtype)
+        prior = GaussianPrior(jnp.zeros(self.dim, self.dtype), factor)
+        model = LogisticRegression(design.reshape(rows, self.dim), self.response, names=self.parameter_names)
+        return eqx.tree_at(lambda m: m.prior, model, prior)
 
     @property
     def constants(self) -> Constants:

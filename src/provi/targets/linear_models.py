@@ -4,6 +4,7 @@ import abc
 from typing import Any, TypeAlias
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -11,6 +12,7 @@ from provi.core.types import Indices, Scalar, Vector
 from provi.targets.base import AbstractFiniteSum
 from provi.targets.constants import Constants, outer_spectrum, proven, unknown
 from provi.targets.data import default_names
+from provi.targets.link_moments import LinkMoments, MomentErrors, quadrature_errors, quadrature_moments
 from provi.targets.priors import GaussianPrior
 
 Batch: TypeAlias = Float[Array, " batch"]
@@ -42,6 +44,31 @@ class AbstractLinearModel(AbstractFiniteSum):
         """(t0, t1): the range of the second derivative of `link_potential` in `eta`; t1 may be infinite."""
 
     @property
+    def self_concordance(self) -> float | None:
+        """M such that the derivative of t'' is at most M t'' in absolute value; None where there is no such M."""
+        return None
+
+    @property
+    def value_error(self) -> float:
+        """A bound on the error of one term's mean, as `gaussian_moments` computes it."""
+        return 1e-10
+
+    def gaussian_moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
+        """E t, E t' and E t'' for eta ~ N(mean, variance), one a data term: by quadrature, or in closed form."""
+        return quadrature_moments(lambda eta: self.link_potential(eta, y), mean, jnp.sqrt(variance))
+
+    def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
+        """Bounds on the errors of `gaussian_moments`."""
+        return quadrature_errors(lambda eta: self.link_potential(eta, y), mean, jnp.sqrt(variance))
+
+    def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
+        """E[u^j t''(mean + deviation u)] for j = 0, 1, 2 and u ~ N(0, 1), and a bound on their errors.
+
+        Only for self-concordant links; there t'' must not depend on y.
+        """
+        raise ValueError(f"{type(self).__name__} is not self-concordant: its curvature has no such moments.")
+
+    @property
     def dim(self) -> int:
         """The number of coefficients, the intercept included."""
         return self.design.shape[1]
@@ -68,6 +95,10 @@ class AbstractLinearModel(AbstractFiniteSum):
     def term_potentials(self, z: Vector, indices: Indices | slice) -> Batch:
         """-log p(y_n | x_n' z) for n in `indices`."""
         return self.link_potential(self.design[indices] @ z, self.response[indices])
+
+    def linear_model(self) -> "AbstractLinearModel":
+        """Itself."""
+        return self
 
     def curvature_bounds(self) -> tuple[np.ndarray, np.ndarray | None]:
         """(S^-1 + t0 X'X, S^-1 + t1 X'X), moved apart by the rounding of their computation."""

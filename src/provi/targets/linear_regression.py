@@ -15,6 +15,7 @@ from provi.core.precision import double_precision
 from provi.core.types import Scalar
 from provi.targets.data import read_design, read_real
 from provi.targets.linear_models import AbstractLinearModel, Batch
+from provi.targets.link_moments import LinkMoments, MomentErrors
 from provi.targets.priors import GaussianPrior, gaussian_prior
 
 
@@ -69,6 +70,31 @@ class LinearRegression(AbstractLinearModel):
         """(1/noise_scale^2, 1/noise_scale^2)."""
         value = float(self.noise_scale) ** -2.0
         return value, value
+
+    @property
+    def self_concordance(self) -> float:
+        """The second derivative is constant."""
+        return 0.0
+
+    def gaussian_moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
+        """E (y - eta)^2 = (y - mean)^2 + variance."""
+        weight = self.noise_scale**-2.0
+        value = self.link_potential(mean, y) + 0.5 * weight * variance
+        return LinkMoments(value, weight * (mean - y), jnp.full_like(mean, 1.0) * weight)
+
+    def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
+        """Rounding."""
+        relative = 8 * jnp.finfo(mean.dtype).eps * self.noise_scale**-2.0
+        slope = relative * (jnp.abs(mean) + jnp.abs(y))
+        value = relative * (mean**2 + y**2 + variance) + 8 * jnp.finfo(mean.dtype).eps * (
+            1 + jnp.abs(jnp.log(self.noise_scale))
+        )
+        return MomentErrors(value, slope, jnp.full_like(mean, 1.0) * relative)
+
+    def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
+        """(1, 0, 1) / noise_scale^2."""
+        weight = jnp.full_like(mean, 1.0) * self.noise_scale**-2.0
+        return weight, jnp.zeros_like(weight), weight, 0.0
 
     def exact_posterior(self) -> tuple[np.ndarray, np.ndarray]:
         """The mean and the covariance of the Gaussian posterior, on the host in float64."""

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from provi.core.functions import softplus
+from provi.core.logistic_normal import DENSITY_ERROR, SIGMOID_ERROR, VALUE_ERROR, density_moments, softplus_moments
 from provi.core.precision import double_precision
 from provi.targets.data import read_binary, read_design
 from provi.targets.linear_models import AbstractLinearModel, Batch
+from provi.targets.link_moments import LinkMoments, MomentErrors
 from provi.targets.priors import GaussianPrior, gaussian_prior
 
 
@@ -60,3 +62,27 @@ class LogisticRegression(AbstractLinearModel):
     def curvature(self) -> tuple[float, float]:
         """(0, 1/4)."""
         return 0.0, 0.25
+
+    @property
+    def self_concordance(self) -> float:
+        """The derivative of s(1 - s) is s(1 - s)(1 - 2s), s the sigmoid."""
+        return 1.0
+
+    @property
+    def value_error(self) -> float:
+        """That of the eight probits."""
+        return VALUE_ERROR
+
+    def gaussian_moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
+        """By the eight-probit closed form, at every mean and variance."""
+        sign = 1 - 2 * y
+        moments = softplus_moments(sign * mean, variance)
+        return LinkMoments(moments.value, sign * moments.slope, moments.weight)
+
+    def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
+        """Uniform: those of the mixture of probits."""
+        return MomentErrors(*(jnp.full_like(mean, e) for e in (VALUE_ERROR, SIGMOID_ERROR, DENSITY_ERROR)))
+
+    def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
+        """The same closed form."""
+        return *density_moments(mean, deviation), DENSITY_ERROR

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from provi.core.precision import double_precision
 from provi.targets.data import read_counts, read_design
 from provi.targets.linear_models import AbstractLinearModel, Batch
+from provi.targets.link_moments import LinkMoments, MomentErrors
 from provi.targets.priors import GaussianPrior, gaussian_prior
 
 
@@ -58,3 +59,25 @@ class PoissonRegression(AbstractLinearModel):
     def curvature(self) -> tuple[float, float]:
         """(0, infinity)."""
         return 0.0, np.inf
+
+    @property
+    def self_concordance(self) -> float:
+        """Every derivative of exp is exp."""
+        return 1.0
+
+    def gaussian_moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
+        """E exp(eta) = exp(mean + variance/2)."""
+        rate = jnp.exp(mean + variance / 2)
+        return LinkMoments(rate - y * mean + gammaln(y + 1), rate - y, rate)
+
+    def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
+        """Rounding: the exponent's, times the rate."""
+        exponent = mean + variance / 2
+        error = 8 * jnp.finfo(mean.dtype).eps * (1 + jnp.abs(exponent)) * jnp.exp(exponent)
+        rounding = 8 * jnp.finfo(mean.dtype).eps * (jnp.abs(y * mean) + gammaln(y + 1))
+        return MomentErrors(error + rounding, error, error)
+
+    def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
+        """E[u^j exp(mean + s u)] = rate, s rate, (1 + s^2) rate."""
+        rate = jnp.exp(mean + deviation**2 / 2)
+        return rate, deviation * rate, (1 + deviation**2) * rate, 0.0

@@ -44,6 +44,13 @@ class GaussianPrior(eqx.Module):
             log_det = jnp.sum(jnp.log(jnp.broadcast_to(self.factor, self.mean.shape)))
         return 0.5 * jnp.sum(white**2) + log_det + 0.5 * self.dim * math.log(2 * math.pi)
 
+    def whitener(self) -> Float[Array, "dim dim"]:
+        """F^-1 as a traced matrix: |F^-1 (z - mean)|^2 / 2 is the potential up to a constant."""
+        identity = jnp.eye(self.dim, dtype=self.mean.dtype)
+        if self.factor.ndim == 2:
+            return solve_triangular(self.factor, identity, lower=True)
+        return identity / jnp.broadcast_to(self.factor, (self.dim,))[None, :]
+
     def covariance_factor(self) -> np.ndarray:
         """F as a (dim, dim) matrix on the host, in float64."""
         factor = np.asarray(self.factor, dtype=np.float64)
