@@ -1,5 +1,8 @@
-"""What a fit can say about itself: assumptions with their grounds, constants, bounds."""
+"""What a fit can say about itself: bounds with their grounds, assumptions with their status."""
 
-from provi.certificates.ledger import Assumption, Certificate, assumption_ledger
+from provi.certificates.bounds import GapBound
+from provi.certificates.issue import issue
+from provi.certificates.ledger import Assumption, Certificate
+from provi.certificates.posterior import PosteriorBound
 
-__all__ = ["Assumption", "Certificate", "assumption_ledger"]
+__all__ = ["Assumption", "Certificate", "GapBound", "PosteriorBound", "issue"]

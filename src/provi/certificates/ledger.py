@@ -1,30 +1,30 @@
-"""The assumption ledger: what is known of the problem, on what grounds, and what a theorem makes of it.
-
-This version reports a-priori bounds only. Bounds computed from the result itself (the optimality gap, the
-distance to the posterior) are not part of it: `gap` and `kl` are None and `status` is 'none'.
-"""
+"""The certificate of a fit: what is proven of it, on what assumptions, and what would prove more."""
 
 import dataclasses
 import io
 import json
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from provi.certificates.guarantee import Guarantee
-from provi.families.location_scale import LocationScale
-from provi.targets.base import AbstractTarget
-from provi.targets.constants import Constant
+from provi.certificates.bounds import GapBound
+from provi.certificates.counterexample import Counterexample
+from provi.certificates.posterior import PosteriorBound
 
 _COLOURS = {
     "proven": "green",
     "declared": "cyan",
     "estimated": "yellow",
+    "conditional": "yellow",
     "unknown": "dim",
     "violated": "bold red",
 }
+_LARGEST_LISTED = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,103 +39,178 @@ class Assumption:
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-    """The ledger of a fit.
+    """What is proven of a fit.
 
-    - `status`: 'proven', 'conditional' or 'none'. - `gap`, `kl`: computed bounds in nats, None when there is none.
-    - `assumptions`: one row each. - `theorem`, `a_priori_bound`, `a_priori_metric`: what the algorithm's theorem
-      promised, in expectation over runs, before this run was made.
-    - `notes`: what is missing and what would tighten the statement.
+    - `status`: 'proven' when `gap` follows from proven or declared assumptions, 'conditional' when it rests on an
+      assumption that was not verified, 'none' when there is no bound.
+    - `gap`: an upper bound, in nats, on how much better the best member of the family is; None when there is none.
+    - `confidence`: the probability with which `gap` holds at least; None for a deterministic bound.
+    - `kl`: an upper bound on KL(q || posterior), None when there is none; `posterior`: that and what follows from it.
+    - `bounds`: every bound that was computed; `gap` is the smallest of the best status.
+    - `assumptions`: one row each. - `counterexample`: a place where an assumption fails, if one was found.
+    - `theorem`, `a_priori_bound`, `a_priori_metric`: what the algorithm's theorem promised, in expectation over runs,
+      before this run was made. - `notes`: what is missing and what would tighten the statement.
+    - `names`: of the parameters. - `num_gradients`: of the log density, spent on the bounds; passes over the data where
+      the bounds are deterministic.
     """
 
     status: str
     gap: float | None
     kl: float | None
     assumptions: tuple[Assumption, ...]
+    confidence: float | None = None
+    bounds: tuple[GapBound, ...] = ()
+    posterior: PosteriorBound | None = None
+    counterexample: Counterexample | None = None
     theorem: str | None = None
     a_priori_bound: float | None = None
     a_priori_metric: str | None = None
     notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    num_gradients: int = 0
+    recompute: Callable[[int], "Certificate"] | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    @property
+    def conditional_gap(self) -> float | None:
+        """The smallest conditional bound, beside a proven one or instead of it; `bounds` says what it assumes."""
+        values = [bound.value for bound in self.bounds if bound.status == "conditional"]
+        return min(values) if values and math.isfinite(min(values)) else None
+
+    def verify(self, seed: int) -> "Certificate":
+        """The same certificate computed again, with fresh randomness from `seed`."""
+        if self.recompute is None:
+            raise ValueError(
+                "This certificate was read from a file, without the target that it is about: "
+                "call provi.certify(target, fit, seed=...) instead."
+            )
+        return self.recompute(seed)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return dataclasses.asdict(self)
+        """Plain data, for JSON; infinite bounds become null."""
+        fields = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "recompute"
+        }
+        return {name: _plain(value) for name, value in fields.items()}
 
     def to_json(self) -> str:
-        """The ledger as JSON."""
-        return json.dumps(self.to_dict(), indent=2)
+        """The certificate as JSON."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> "Certificate":
-        """The inverse of `to_dict`."""
-        rows = tuple(Assumption(**row) for row in data["assumptions"])
-        return Certificate(**{**data, "assumptions": rows, "notes": tuple(data["notes"])})
+        """The inverse of `to_dict`, but for `recompute`."""
+        found, posterior = data["counterexample"], data["posterior"]
+        return Certificate(
+            **{
+                **data,
+                "assumptions": tuple(Assumption(**row) for row in data["assumptions"]),
+                "bounds": tuple(
+                    GapBound(**{**row, "value": math.inf if row["value"] is None else row["value"]})
+                    for row in data["bounds"]
+                ),
+                "posterior": posterior
+                and PosteriorBound(**{**posterior, "coordinate_error": tuple(posterior["coordinate_error"])}),
+                "counterexample": found
+                and Counterexample(
+                    **{**found, "point": np.asarray(found["point"]), "direction": np.asarray(found["direction"])}
+                ),
+                "notes": tuple(data["notes"]),
+                "names": tuple(data["names"]),
+            }
+        )
 
-    def table(self) -> Table:
-        """The ledger as a rich table."""
-        table = Table(title="Assumption ledger", title_justify="left", show_edge=False, pad_edge=False)
-        for column in ("assumption", "value", "status", "grounds"):
-            table.add_column(column)
+    @property
+    def headline(self) -> str:
+        """The verdict in one sentence."""
+        if self.gap is None:
+            return "Not certified: no bound on the gap."
+        level = "" if self.confidence is None else f" with confidence {self.confidence:g}"
+        words = "Proven" if self.status == "proven" else "Conditional (see the bound's assumption)"
+        return f"{words}: within {self.gap:.3g} nats of the best member of the family{level}."
+
+    def tables(self) -> tuple[Table, ...]:
+        """Gap bounds, distance to the posterior, assumptions."""
+        tables = []
+        if self.bounds:
+            bounds = _table("Optimality gap, upper bounds in nats", "bound", "gap", "status", "holds", "grounds")
+            for row in self.bounds:
+                value = f"{row.value:.3g}" if math.isfinite(row.value) else "-"
+                holds = "always" if row.confidence is None else f"{row.confidence:g}"
+                bounds.add_row(escape(row.name), value, _coloured(row.status), holds, escape(row.detail))
+            tables.append(bounds)
+        if self.posterior is not None:
+            tables.append(self._posterior_table(self.posterior))
+        ledger = _table("Assumptions", "assumption", "value", "status", "grounds")
         for row in self.assumptions:
-            colour = _COLOURS.get(row.status, "")
             value = "" if row.value is None else str(row.value) if isinstance(row.value, bool) else f"{row.value:.4g}"
-            table.add_row(row.statement, value, f"[{colour}]{row.status}[/]", row.reason)
+            ledger.add_row(escape(row.statement), value, _coloured(row.status), escape(row.reason))
+        return (*tables, ledger)
+
+    def _posterior_table(self, bound: PosteriorBound) -> Table:
+        title = f"Distance to the posterior, upper bounds, confidence {bound.confidence:g}"
+        table = _table(title, "quantity", "at most")
+        table.add_row("KL(q || posterior), nats", f"{bound.kl:.3g}")
+        table.add_row("error of any posterior probability", f"{bound.total_variation:.3g}")
+        listed = list(zip(self.names, bound.coordinate_error, strict=False))
+        for name, error in listed[:_LARGEST_LISTED]:
+            table.add_row(escape(f"error of the mean and of the sd of {name}"), f"{error:.3g}")
+        if len(listed) > _LARGEST_LISTED:
+            table.add_row(f"... of {len(listed) - _LARGEST_LISTED} more", f"{max(bound.coordinate_error):.3g}")
         return table
 
     def print(self, console: Console | None = None) -> None:
-        """Print the table, the theorem's bound and the notes."""
+        """Print the verdict, the tables, the theorem's bound and the notes."""
         console = console or Console()
-        console.print(self.table())
-        if self.theorem is not None:
+        console.print(self.headline, style="bold", markup=False, highlight=False)
+        for table in self.tables():
+            console.print()
+            console.print(table)
+        if self.theorem is not None and self.a_priori_bound is not None:
             console.print(f"{self.theorem}: expected {self.a_priori_metric} <= {self.a_priori_bound:.4g}, a priori")
         for note in self.notes:
-            console.print(f"- {note}", style="dim")
+            console.print(f"- {note}", style="dim", markup=False, highlight=False)
 
     def __str__(self) -> str:
-        console = Console(width=110, file=io.StringIO())
+        console = Console(width=118, file=io.StringIO())
         self.print(console)
         return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def assumption_ledger(
-    target: AbstractTarget, family: LocationScale, guarantee: Guarantee | None, num_steps: int, rejected_steps: int
-) -> Certificate:
-    """The first version of a certificate: assumptions, constants and the theorem's a-priori bound.
+def at_confidence(certificate: Certificate, confidence: float) -> Certificate:
+    """The certificate with a lower `confidence`: the one that holds for all of the tries it was chosen from."""
 
-    The bound is that of the `num_steps` actually taken; a run with rejected steps is not the one of the theorem.
-    """
-    constants = target.constants
-    rows = [
-        _row("potential is convex (log-concave target)", constants.log_concave),
-        _row("strong convexity mu", constants.strong_convexity),
-        _row("smoothness M", constants.smoothness),
-        _kurtosis(family),
-    ]
-    notes = ["No gap certificate in this version: the ELBO is an estimate, and no bound on the gap is claimed for it."]
-    if guarantee is not None and rejected_steps > 0:
-        notes.append(f"The theorem's bound does not apply: {rejected_steps} non-finite step(s) were rejected.")
-    if guarantee is None or rejected_steps > 0 or num_steps < 1:
-        return Certificate("none", None, None, tuple(rows), notes=tuple(notes))
-    rows += [Assumption(text, None, status, "used by the theorem") for text, status in guarantee.assumptions]
-    return Certificate(
-        "none",
-        None,
-        None,
-        tuple(rows),
-        theorem=guarantee.theorem,
-        a_priori_bound=float(guarantee.curve(np.asarray([num_steps]))[0]),
-        a_priori_metric=guarantee.metric,
-        notes=tuple(notes),
+    def lowered(level: float | None) -> float | None:
+        return None if level is None else min(level, confidence)
+
+    bounds = tuple(dataclasses.replace(row, confidence=lowered(row.confidence)) for row in certificate.bounds)
+    posterior = certificate.posterior
+    if posterior is not None:
+        posterior = dataclasses.replace(posterior, confidence=min(posterior.confidence, confidence))
+    return dataclasses.replace(
+        certificate, bounds=bounds, posterior=posterior, confidence=lowered(certificate.confidence)
     )
 
 
-def _kurtosis(family: LocationScale) -> Assumption:
-    statement = f"kurtosis of the base ({family.base.name})"
-    try:
-        return Assumption(statement, float(family.base.kurtosis(family.dim)), "proven", "closed form")
-    except ValueError as error:
-        return Assumption(statement, None, "violated", str(error))
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", show_edge=False, pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    return table
 
 
-def _row(statement: str, constant: Constant) -> Assumption:
-    value = constant.value if constant.value is None or isinstance(constant.value, bool) else float(constant.value)
-    return Assumption(statement, value, constant.status, constant.reason)
+def _coloured(status: str) -> str:
+    return f"[{_COLOURS.get(status, '')}]{status}[/]" if status in _COLOURS else status
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case float() if not math.isfinite(value):
+            return None
+        case np.ndarray():
+            return value.tolist()
+        case tuple():
+            return [_plain(item) for item in value]
+        case Assumption() | GapBound() | PosteriorBound() | Counterexample():
+            return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        case _:
+            return value

@@ -1,0 +1,161 @@
+r"""Deterministic bounds on the optimality gap for linear models: (a), (b) and (d) of docs/theory/certificates.md.
+
+Coordinates: a competitor of $q = (m, C)$ is $(m + Cv, C(I + D))$ with $I + D$ symmetric positive definite (diagonal
+for a diagonal scale). The objective has gradient $g$ in $v$ and $S - I$ in $D$ at $q$. All three bounds split into a
+part for the mean, from $g$, and a part for the covariance, from $S$; $J(S) = \mathrm{tr}(S - I) - \log\det S$ needs
+convexity only.
+"""
+
+import math
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from provi.certificates.bounds import GapBound, log_det_gap
+from provi.certificates.linear_pass import WhitenedPass, local_curvature, whitened_pass
+from provi.families.location_scale import LocationScale, Point
+from provi.targets.linear_models import AbstractLinearModel
+
+NAMES = ("strong convexity (a)", "linearisation (b)", "local curvature (d)")
+_RADII = (2.5, 4.0, 8.0, 16.0)
+"""Radii that the local bound tries, in multiples of the whitened gradient norm."""
+
+
+def linear_model_bounds(
+    target: AbstractLinearModel, family: LocationScale, point: Point, *, wanted: float | None = None
+) -> tuple[GapBound, ...]:
+    """The bounds at `point`; the local one, which costs more passes, only if the others exceed `wanted`.
+
+    **Arguments:**
+
+    - `target`: the model. - `family`, `point`: the member q; any base and any scale.
+    - `wanted`: the gap that is to be proven, in nats; None computes all.
+    """
+    at = whitened_pass(target, family, point)
+    numbers = (at.gradient, at.curvature, at.gradient_error, at.curvature_error)
+    if not all(np.isfinite(x).all() for x in numbers):
+        reason = "the mean of a data term under q is infinite, or beyond the quadrature"
+        return tuple(GapBound(name, math.inf, "proven", detail=reason) for name in NAMES)
+    bounds = [strong_convexity_bound(at), linearisation_bound(at)]
+    if wanted is None or min(bound.value for bound in bounds) > wanted:
+        bounds.append(local_bound(target, family, at))
+    return tuple(bounds)
+
+
+def strong_convexity_bound(at: WhitenedPass) -> GapBound:
+    r"""(a): $\tfrac12|\nabla f|^2_{H^{-1}}$ over (v, D), with $\tilde H = C'HC$ the curvature of the prior.
+
+    $E|v + Du|^2_{\tilde H} = |v|^2_{\tilde H} + \langle D, \tilde HD\rangle$: on symmetric D, in the eigenbasis of
+    $\tilde H$, $\sum_{ij}D_{ij}^2(h_i + h_j)/2$; on diagonal D, $\sum_iD_{ii}^2\tilde H_{ii}$.
+    """
+    values, vectors = np.linalg.eigh(at.lower)
+    if not values[0] > 0:
+        return GapBound(NAMES[0], math.inf, "proven", detail="no positive curvature bound")
+    residual = at.curvature - np.eye(len(values))
+    if at.diagonal:
+        weights = np.diagonal(at.lower)
+        norm = math.sqrt(np.sum(np.diagonal(residual) ** 2 / weights)) + at.curvature_error / math.sqrt(weights.min())
+    else:
+        rotated = vectors.T @ residual @ vectors
+        metric = 2 / (values[:, None] + values[None, :])
+        norm = math.sqrt(np.sum(rotated**2 * metric)) + at.curvature_error / math.sqrt(values[0])
+    return GapBound(NAMES[0], mean_part(at, at.lower) + 0.5 * norm**2, "proven")
+
+
+def linearisation_bound(at: WhitenedPass) -> GapBound:
+    """(b): the linearisation gap with the Gaussian prior in h, or with nothing but -log det in it: the smaller."""
+    covariance = min(log_det_part(at), prior_part(at))
+    return GapBound(NAMES[1], float(mean_part(at, at.lower) + covariance), "proven")
+
+
+def local_bound(target: AbstractLinearModel, family: LocationScale, at: WhitenedPass) -> GapBound:
+    r"""(d): curvature on a region that provably holds the best member, by self-concordance of the link.
+
+    On $R = \{|v| \le \rho, |D|_F \le \rho\}$ the curvature in v is at least $H_R$ (`local_curvature`), that of
+    $-\log\det$ at least $c = (1 + \rho)^{-2}$. With $Q^2 = |g|^2_{H_R^{-1}} + |S - I|_F^2/c$, every point that is as
+    good as q has $|v|_{H_R} \le |g|_{H_R^{-1}} + Q$ and $|D|_F \le |S - I|_F/c + Q/\sqrt c$. If both put it inside R,
+    the best member is inside, and the gap is at most $\tfrac12|g|^2_{H_R^{-1}} + J(S)$.
+    """
+    name = NAMES[2]
+    if target.self_concordance is None or family.base.name != "normal":
+        reason = "the link is not self-concordant" if target.self_concordance is None else "for a normal base only"
+        return GapBound(name, math.inf, "proven", detail=reason)
+    residual = at.curvature - np.eye(len(at.gradient))
+    residual = np.diagonal(residual) if at.diagonal else residual
+    size = float(np.linalg.norm(residual)) + at.curvature_error
+    unit = math.hypot(float(np.linalg.norm(at.gradient)) + at.gradient_error, size)
+    covariance = log_det_part(at)
+    if not math.isfinite(covariance):
+        return GapBound(name, math.inf, "proven", detail="too far from the optimum: S is not positive definite")
+    for multiple in _RADII:
+        radius = multiple * unit
+        gained = np.asarray(local_curvature(target, at.rows, at.centre, at.spread, np.asarray(radius)))
+        # A Gram matrix of N products: its rounding, as in `whitened_pass`.
+        slack = (at.rows.shape[0] + 8 * len(gained)) * np.finfo(float).eps * float(np.trace(gained))
+        # The prior's curvature, not `lower`: that of the terms is already in what was gained.
+        curvature = at.prior + (gained + gained.T) / 2 - slack * np.eye(len(gained))
+        smallest = float(np.linalg.eigvalsh(curvature)[0])
+        if not smallest > 0:
+            continue
+        mean = mean_part(at, curvature)
+        steepness = (1 + radius) ** -2.0
+        total = math.sqrt(2 * mean + size**2 / steepness)
+        inside_mean = (math.sqrt(2 * mean) + total) / math.sqrt(smallest) < radius
+        inside_scale = size / steepness + total / math.sqrt(steepness) < radius
+        if inside_mean and inside_scale:
+            return GapBound(name, mean + covariance, "proven", detail=f"on a region of radius {radius:.2g} around q")
+    return GapBound(name, math.inf, "proven", detail="too far from the optimum: no region holds the best member")
+
+
+def mean_part(at: WhitenedPass, curvature: np.ndarray) -> float:
+    """|g|^2 / 2 in the inverse of `curvature`, with the error of g added."""
+    try:
+        factor = np.linalg.cholesky(curvature)
+    except np.linalg.LinAlgError:
+        return math.inf
+    white = solve_triangular(factor, at.gradient, lower=True)
+    smallest = float(np.linalg.eigvalsh(curvature)[0])
+    if not smallest > 0:
+        return math.inf
+    return 0.5 * (float(np.linalg.norm(white)) + at.gradient_error / math.sqrt(smallest)) ** 2
+
+
+def log_det_part(at: WhitenedPass) -> float:
+    r"""J of every matrix within e of S, by Taylor: $J(S) + e|I - S^{-1}|_F + e^2/(2(\lambda_{\min} - e)^2)$."""
+    values = np.diagonal(at.curvature) if at.diagonal else np.linalg.eigvalsh(at.curvature)
+    rounding = 16 * len(values) * np.finfo(float).eps * float(np.abs(values).max())
+    error = at.curvature_error + rounding
+    if not values.min() > 2 * error:
+        return math.inf
+    slope = float(np.linalg.norm(1 - 1 / values))
+    return log_det_gap(values) + error * slope + 0.5 * (error / (values.min() - error)) ** 2
+
+
+def prior_part(at: WhitenedPass) -> float:
+    r"""(b) for the scale: sup over C' of <A, C - C'> + h(C) - h(C'), h(C) = |F^{-1}C|_F^2/2 - log det C.
+
+    C'R is the same member for every rotation R, so each competitor is taken at the R with the largest <A, C'R>, a
+    nuclear norm. The prior is N(mu, FF'). With the singular values s of F'A, A the gradient of the likelihood part, the
+    best C' has the singular values $y = (-s + \sqrt{s^2 + 4})/2$ in prior units; an error E in A adds at most
+    $|C - C'||E| + |E|^2/2$, h being 1-strongly convex there.
+    """
+    if at.diagonal:
+        precision, scale = np.diagonal(at.prior), 1.0
+        slope = np.diagonal(at.likelihood)
+        # In units of q each entry is 1 and the competitor b solves p b^2 + a b = 1.
+        best = 2 / (slope + np.sqrt(slope**2 + 4 * precision))
+        value = np.sum(slope * (scale - best) + 0.5 * precision * (1 - best**2) + np.log(best))
+        error = at.curvature_error
+        return float(value + error * np.linalg.norm(1 - best) + 0.5 * error**2 / precision.min())
+    # Prior units: F^-1 C is any square root of C' L_0 C transposed; take its Cholesky factor K', K K' = prior.
+    lower = np.linalg.cholesky(at.prior)
+    own = lower.T
+    gradient = solve_triangular(lower, at.likelihood, lower=True)
+    left, singular, right = np.linalg.svd(gradient)
+    best = 2 / (singular + np.sqrt(singular**2 + 4))
+    other = (left * best) @ right
+    value = np.sum(gradient * own) - np.sum(singular * best)
+    value += 0.5 * np.sum(own**2) - 0.5 * np.sum(best**2)
+    value += np.sum(np.log(best)) - np.sum(np.log(np.diagonal(lower)))
+    error = at.curvature_error / math.sqrt(max(float(np.linalg.eigvalsh(at.prior)[0]), 1e-300))
+    return float(max(value, 0.0) + error * np.linalg.norm(own - other) + 0.5 * error**2)

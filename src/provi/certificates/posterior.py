@@ -1,0 +1,91 @@
+r"""How far q is from the posterior itself: bounds on KL, total variation, Wasserstein distance, means and deviations.
+
+If the potential's Hessian is at least $H \succ 0$ everywhere, p satisfies the log-Sobolev inequality in the metric of
+H, $KL(q\|p) \le \tfrac12E_q|\nabla\log q - \nabla\log p|^2_{H^{-1}}$, and Talagrand's, $W_H(q, p)^2 \le 2KL(q\|p)$
+with $W_H^2$ the least $E|z - z'|_H^2$ over couplings. For one coordinate
+$(\Delta\text{mean}_j)^2 + (\Delta\text{sd}_j)^2 \le W(q_j, p_j)^2 \le (H^{-1})_{jj}W_H^2$. Pinsker:
+$TV \le \sqrt{KL/2}$. Proofs: docs/theory/certificates.md.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from provi.certificates.confidence import mean_upper_bound
+from provi.families.bases import Normal
+from provi.families.location_scale import LocationScale, Point
+from provi.targets.base import AbstractTarget
+
+NUM_BATCHES, _PAIRS = 32, 4
+_LARGEST_DENSE = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class PosteriorBound:
+    """Upper bounds on the distance between q and the posterior, each in words of the user's own parameters.
+
+    - `kl`: nats; `total_variation`: at most 1, the error of any posterior probability; `confidence`: of all of them.
+    - `coordinate_error`: for each parameter a bound on both |mean_q - mean_p| and |sd_q - sd_p|.
+    """
+
+    kl: float
+    total_variation: float
+    coordinate_error: tuple[float, ...]
+    confidence: float
+    num_samples: int
+
+
+def posterior_bound(
+    target: AbstractTarget, family: LocationScale, point: Point, *, confidence: float, seed: int
+) -> PosteriorBound | None:
+    """The bounds, from the scores at 256 draws of q; None where no curvature bound is known or q has no score."""
+    curvature = curvature_lower_bound(target)
+    if curvature is None or not family.base.has_score or target.dim > _LARGEST_DENSE:
+        return None
+    factor = np.linalg.cholesky(curvature)  # H = KK'
+    scores = np.asarray(_score_differences(target, family, point, _antithetic_draws(family, point, seed)), np.float64)
+    white = solve_triangular(factor, scores.T, lower=True)  # |x|^2 in H^-1 is |K^-1 x|^2
+    values = 0.5 * np.sum(white**2, axis=0).reshape(NUM_BATCHES, -1).mean(axis=1)
+    if not np.isfinite(values).all():
+        return None
+    kl = mean_upper_bound(values, 1 - confidence)
+    if not math.isfinite(kl):
+        return None
+    inverse = solve_triangular(factor, np.eye(target.dim), lower=True)
+    spread = np.sqrt(np.sum(inverse**2, axis=0))  # square roots of the diagonal of H^-1
+    errors = tuple(float(x) for x in math.sqrt(2 * kl) * spread)
+    return PosteriorBound(kl, min(1.0, math.sqrt(kl / 2)), errors, confidence, scores.shape[0])
+
+
+def curvature_lower_bound(target: AbstractTarget) -> np.ndarray | None:
+    """H, proven or declared and positive definite, as a matrix; None where there is none."""
+    bounds = target.curvature_bounds()
+    if bounds is not None and float(np.linalg.eigvalsh(bounds[0])[0]) > 0:
+        return bounds[0]
+    constant = target.constants.strong_convexity
+    if constant.status not in ("proven", "declared") or not (constant.value and constant.value > 0):
+        return None
+    return float(constant.value) * np.eye(target.dim)
+
+
+def _antithetic_draws(family: LocationScale, point: Point, seed: int) -> np.ndarray:
+    """Rows u, -u batch by batch. The normal base draws on the host: compiling a generator costs more than the draws."""
+    num, width = NUM_BATCHES * _PAIRS, point.scale.base_dim
+    if isinstance(family.base, Normal):
+        half = np.random.default_rng(seed).standard_normal((num, width))
+    else:
+        half = np.asarray(family.base.sample(jax.random.key(seed), num, width, np.float64))
+    half = half.reshape(NUM_BATCHES, _PAIRS, width)
+    return np.concatenate([half, -half], axis=1).reshape(2 * num, width).astype(point.loc.dtype)
+
+
+@eqx.filter_jit
+def _score_differences(target: AbstractTarget, family: LocationScale, point: Point, u: Any) -> Any:
+    """grad log q - grad log p at each z = m + Cu."""
+    gradients = jax.lax.map(jax.grad(target.potential), family.transform(point, u), batch_size=2 * _PAIRS)
+    return family.score(point, u, point.scale.factorise()) + gradients

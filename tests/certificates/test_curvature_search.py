@@ -1,0 +1,98 @@
+"""The search for negative curvature against Hessians formed in full."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from provi.certificates.curvature_search import find_negative_curvature
+from provi.families import LocationScale
+from provi.targets import Gaussian, LogDensity, LogisticRegression
+
+ROTATION = np.linalg.qr(np.random.default_rng(0).normal(size=(40, 40)))[0]
+
+
+def check_counterexample(target, found):
+    """The Hessian at the point says the same as the counter-example."""
+    assert found is not None
+    hessian = np.asarray(jax.hessian(target.potential)(jnp.asarray(found.point, target.dtype)))
+    assert np.isclose(np.linalg.norm(found.direction), 1)
+    exact = found.direction @ hessian @ found.direction
+    assert np.isclose(found.curvature, exact, rtol=1e-3 if target.dtype == jnp.float32 else 1e-8)
+    assert found.curvature < found.claimed
+    assert "claimed" in str(found)
+
+
+def mixture(z):
+    return jnp.logaddexp(-0.5 * jnp.sum((z - 2) ** 2), -0.5 * jnp.sum((z + 2) ** 2))
+
+
+def banana(z):
+    return -0.5 * (z[0] ** 2 / 4 + (z[1] - z[0] ** 2) ** 2)
+
+
+@pytest.mark.parametrize("scale", ["triangular", "diagonal", "low_rank"])
+@pytest.mark.parametrize("density", [mixture, banana])
+def test_finds_what_is_not_convex(density, scale):
+    target, family = LogDensity(density, 2), LocationScale(2, scale=scale, rank=1)
+    check_counterexample(target, find_negative_curvature(target, family, family.point(np.zeros(2), 1.5), seed=1))
+
+
+def test_float32():
+    target, family = LogDensity(mixture, 2, dtype=jnp.float32), LocationScale(2)
+    check_counterexample(target, find_negative_curvature(target, family, family.point(np.zeros(2), 1.5), seed=1))
+
+
+def saddle(curvatures, z):
+    return -0.5 * jnp.sum(curvatures * (jnp.asarray(ROTATION) @ z) ** 2)
+
+
+def test_one_direction_among_forty():
+    # One eigenvalue of -0.05 below a spectrum from 1 to 10; the exact smallest eigenvalue is known.
+    curvatures = jnp.asarray(np.r_[-0.05, np.linspace(1, 10, 39)])
+    target, family = LogDensity(jax.tree_util.Partial(saddle, curvatures), 40), LocationScale(40)
+    found = find_negative_curvature(target, family, family.point(np.zeros(40)), seed=0, num_points=2)
+    check_counterexample(target, found)
+    assert found is not None and np.isclose(found.curvature, -0.05, rtol=0.05)
+    convex = LogDensity(jax.tree_util.Partial(saddle, jnp.abs(curvatures)), 40)
+    assert find_negative_curvature(convex, family, family.point(np.zeros(40)), seed=0, num_points=2) is None
+
+
+def test_claimed_strong_convexity_is_tested_in_the_original_coordinates():
+    precision = np.diag([0.5, 4.0, 30.0])
+    family = LocationScale(3)
+    # In the whitened coordinates all curvatures are 1: the claim is about the original ones.
+    point = family.point(np.zeros(3), np.diagonal(precision) ** -0.5)
+    for claimed, refuted in ((0.49, False), (0.51, True), (3.0, True)):
+        target = LogDensity(lambda z: -0.5 * z @ jnp.asarray(precision) @ z, 3, strong_convexity=claimed)
+        found = find_negative_curvature(target, family, point, seed=0)
+        assert (found is not None) == refuted
+        if found is not None:
+            check_counterexample(target, found)
+            assert found.claimed == claimed
+
+
+def test_convex_targets_pass():
+    rng = np.random.default_rng(3)
+    family = LocationScale(6)
+    # Separable and nearly flat far out: curvature far below the prior's would be rounding.
+    logistic = LogisticRegression(5 * rng.normal(size=(10, 6)), np.arange(10) % 2 == 0, 100.0)
+    for target in (logistic, Gaussian(np.zeros(6), np.geomspace(1e-6, 1e6, 6))):
+        assert find_negative_curvature(target, family, family.point(np.zeros(6), 3.0), seed=2) is None
+
+
+def test_points_outside_the_support_are_no_counterexample():
+    target, family = LogDensity(lambda z: jnp.sum(jnp.log(z) - z), 2, start=np.ones(2)), LocationScale(2)
+    assert find_negative_curvature(target, family, family.point(np.ones(2)), seed=0) is None
+
+
+def test_same_seed_same_result_and_bad_arguments():
+    target, family = LogDensity(banana, 2), LocationScale(2)
+    point = family.point(np.zeros(2))
+    first, again = (find_negative_curvature(target, family, point, seed=4) for _ in range(2))
+    assert first is not None and again is not None and (first.point == again.point).all()
+    with pytest.raises(ValueError, match="num_points"):
+        find_negative_curvature(target, family, point, seed=0, num_points=0)
+    wrong = LocationScale(3)
+    with pytest.raises(ValueError, match="dimension 3"):
+        find_negative_curvature(target, wrong, wrong.point(np.zeros(3)), seed=0)

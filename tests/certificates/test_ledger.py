@@ -1,0 +1,122 @@
+"""The certificate as an object: JSON and back, what it prints, and what it refuses."""
+
+import dataclasses
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from provi.certificates.bounds import GapBound
+from provi.certificates.counterexample import Counterexample
+from provi.certificates.ledger import Assumption, Certificate, at_confidence
+from provi.certificates.posterior import PosteriorBound
+
+BOUNDS = (
+    GapBound("strong convexity (a)", math.inf, "proven", detail="no positive curvature bound"),
+    GapBound("linearisation (b)", 0.02, "proven"),
+    GapBound("in the metric of q", 0.01, "conditional", 0.99, 4096, "the curvature [not verified]"),
+)
+FULL = Certificate(
+    status="proven",
+    gap=0.02,
+    kl=0.3,
+    assumptions=(
+        Assumption("potential is convex", True, "proven", "Gaussian prior"),
+        Assumption("smoothness M", None, "unknown", "not smooth: [a-z] is unbounded"),
+        Assumption("strong convexity mu", 0.25, "declared", "by the user"),
+    ),
+    confidence=0.99,
+    bounds=BOUNDS,
+    posterior=PosteriorBound(0.3, 0.39, (0.1, 0.2, 0.3, 0.4, 0.5, 0.6), 0.99, 256),
+    theorem="Theorem 8",
+    a_priori_bound=1.5,
+    a_priori_metric="f(w) - f*",
+    notes=("a note [with brackets]",),
+    names=("theta[age]", "z[a,b]", "c", "d", "e", "f"),
+    num_gradients=17,
+)
+FOUND = Counterexample(np.array([0.5, -1.0]), np.array([1.0, 0.0]), -0.3, 0.0)
+REFUSED = Certificate(
+    status="none",
+    gap=None,
+    kl=None,
+    assumptions=(Assumption("potential is convex", False, "violated", str(FOUND)),),
+    bounds=(BOUNDS[0],),
+    counterexample=FOUND,
+)
+
+
+@pytest.mark.parametrize("certificate", [FULL, REFUSED], ids=["full", "refused"])
+def test_json_round_trip(certificate):
+    text = certificate.to_json()
+    back = Certificate.from_dict(json.loads(text))
+    assert back.to_json() == text
+    assert dataclasses.replace(back, counterexample=None) == dataclasses.replace(certificate, counterexample=None)
+    assert back.bounds[0].value == math.inf and "Infinity" not in text and "NaN" not in text
+    if certificate.counterexample is not None:
+        np.testing.assert_array_equal(back.counterexample.point, FOUND.point)
+        np.testing.assert_array_equal(back.counterexample.direction, FOUND.direction)
+        assert (back.counterexample.curvature, back.counterexample.claimed) == (-0.3, 0.0)
+    assert str(back) == str(certificate)
+
+
+def test_an_infinite_theorem_bound_survives_the_file():
+    endless = dataclasses.replace(FULL, a_priori_bound=math.inf)
+    back = Certificate.from_dict(json.loads(endless.to_json()))
+    assert back.a_priori_bound is None and "Proven" in str(back)
+
+
+def test_headline():
+    assert FULL.headline == "Proven: within 0.02 nats of the best member of the family with confidence 0.99."
+    sure = dataclasses.replace(FULL, confidence=None)
+    assert sure.headline == "Proven: within 0.02 nats of the best member of the family."
+    assert dataclasses.replace(FULL, status="conditional").headline.startswith("Conditional")
+    assert REFUSED.headline == "Not certified: no bound on the gap."
+
+
+def test_print_shows_every_part_and_leaves_brackets_alone():
+    text = " ".join(str(FULL).split())
+    parts = ("0.02", "linearisation (b)", "always", "KL(q || posterior)", "Theorem 8", "declared")
+    for part in (*parts, "theta[age]", "z[a,b]", "... of 1 more", "a note [with brackets]"):
+        assert part in text, part
+    assert "[not verified]" in text
+    assert "[a-z]" in text
+    narrow = Console(width=60, file=io.StringIO())
+    FULL.print(narrow)
+    assert "Proven" in narrow.file.getvalue()
+
+
+def test_print_of_a_refusal_names_the_counterexample():
+    text = " ".join(str(REFUSED).split())
+    assert "Not certified" in text and "violated" in text and "-0.3" in text
+
+
+def test_conditional_gap_stands_beside_a_proven_one():
+    assert FULL.conditional_gap == 0.01
+    assert REFUSED.conditional_gap is None
+    unusable = GapBound("x", math.inf, "conditional")
+    assert dataclasses.replace(FULL, bounds=(unusable,)).conditional_gap is None
+
+
+def test_verify_calls_recompute_with_the_seed():
+    seen = []
+    alive = dataclasses.replace(FULL, recompute=lambda seed: seen.append(seed) or REFUSED)
+    assert alive.verify(7) is REFUSED and seen == [7]
+    assert alive == FULL  # the function is not part of the statement
+
+
+def test_verify_after_loading_says_what_to_do():
+    back = Certificate.from_dict(FULL.to_dict())
+    with pytest.raises(ValueError, match=r"provi\.certify\(target, fit, seed=\.\.\.\)"):
+        back.verify(0)
+
+
+def test_at_confidence_lowers_every_level_and_raises_none():
+    lowered = at_confidence(FULL, 0.9)
+    assert lowered.confidence == 0.9 and lowered.posterior.confidence == 0.9
+    assert [bound.confidence for bound in lowered.bounds] == [None, None, 0.9]
+    assert at_confidence(FULL, 0.999) == FULL
+    assert at_confidence(dataclasses.replace(FULL, confidence=None), 0.9).confidence is None
