@@ -8,10 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, check_planned
-from provi.certificates.ledger import assumption_ledger
-from provi.core.checks import check_count
+from provi.algorithms.laplace import value_and_gradient
+from provi.certificates.issue import issue, with_guarantee
+from provi.certificates.ledger import Certificate
+from provi.core.checks import check_count, check_positive
 from provi.core.precision import double_precision
-from provi.default_method import run_default
+from provi.defaults import run_default
+from provi.defaults.answer import Request, certificate_seed
 from provi.families.location_scale import Gaussian, LocationScale, Point
 from provi.result import Estimate, Fit, Posterior
 from provi.runtime.budget import Budget, as_budget
@@ -23,6 +26,7 @@ from provi.theory.solution_region import smallest_scale
 _DEFAULT_STEPS = 2000
 _ELBO_DRAWS, _ELBO_NUMBERS = 4096, 2**25  # fewer draws in many dimensions: 2^25 numbers are 256 MiB
 _LARGEST_DENSE = 500
+_CERTIFICATE_GRADIENTS = (10_000, 200_000)  # after a run that the user planned: as many again, within these
 
 
 @double_precision
@@ -46,32 +50,44 @@ def fit(
 
     - `target`: what to approximate, `provi.targets.LogisticRegression(X, y)`, `provi.targets.LogDensity(fn, dim)`, ...
     - `family`: default the Gaussian with full covariance (diagonal above 500 dimensions).
-    - `algorithm`: e.g. `provi.algorithms.ProxSGD.from_theorem(target, family, budget=100_000)`. The default starts at
-      the mode, whitens by the Laplace approximation and runs projected gradients with growing batches there.
-    - `tol`, `confidence`: for the gap certificate, which this version does not compute: neither has an effect yet, and
-      `fit.certificate.status` is 'none'.
-    - `budget`: gradient evaluations, or a `provi.Budget` with steps, gradients or seconds.
+    - `algorithm`: e.g. `provi.algorithms.ProxSGD.from_theorem(target, family, budget=100_000)`. The default is the
+      fastest method for the target's structure (`provi.defaults.run_default`), stopped by its certificate.
+    - `tol`: nats. The default stops when the gap to the best member of the family is certified to be at most this.
+    - `confidence`: of the certificate, where it is not deterministic.
+    - `budget`: gradient evaluations, or a `provi.Budget` with steps, gradients or seconds. For a linear model
+      an evaluation is a pass over the data.
+      The certificate of an `algorithm` that you chose comes on top.
     - `start`: where to begin; a theorem's algorithm brings its own.
     - `progress`: None shows a bar on a terminal. `checkpoint`, `resume`: a file to save to and to go on from.
 
     **Returns:** a `Fit`. Stopping early is no exception: see `fit.outcome` and `fit.message`.
     """
     _check_arguments(target, family, algorithm, seed)
+    check_positive("tol", tol)
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, not {confidence}.")
     limits = as_budget(budget)
     family = _default_family(target) if family is None else family
-    options: dict[str, Any] = {
-        "seed": seed,
-        "budget": limits,
-        "progress": progress,
-        "checkpoint": checkpoint,
-        "resume": resume,
-    }
+    options: dict[str, Any] = {"progress": progress, "checkpoint": checkpoint, "resume": resume}
     if algorithm is None:
-        _check_finite(target, target.default_location if start is None else np.asarray(start.loc))
-        outcome = run_default(target, family, start, **options)
-    else:
-        outcome = _run_given(target, family, algorithm, start, options)
-    return _as_fit(target, family, algorithm, outcome, seed)
+        if target.linear_model() is None:  # whose data were checked when it was made
+            _check_finite(target, target.default_location if start is None else np.asarray(start.loc))
+        request = Request(float(tol), float(confidence), limits, seed, options)
+        answer = run_default(target, family, start, request)
+        return _as_fit(target, family, answer.run, answer.certificate, seed)
+    result = _run_given(target, family, algorithm, start, {"seed": seed, "budget": limits, **options})
+    certificate = issue(
+        target,
+        family,
+        result.point,
+        confidence=confidence,
+        seed=certificate_seed(seed, 0),
+        wanted=tol,
+        max_gradients=int(np.clip(result.gradient_evaluations, *_CERTIFICATE_GRADIENTS)),
+    )
+    rejected = int(result.history["rejected_steps"][-1]) if len(result.history) else 0
+    certificate = with_guarantee(certificate, family, algorithm.guarantee, result.num_steps, rejected)
+    return _as_fit(target, family, result, certificate, seed)
 
 
 def _check_arguments(target: Any, family: Any, algorithm: Any, seed: Any) -> None:
@@ -95,13 +111,13 @@ def _default_family(target: AbstractTarget) -> LocationScale:
 
 def _check_finite(target: AbstractTarget, loc: np.ndarray) -> None:
     """The first evaluation, before any long work."""
-    value, gradient = jax.value_and_grad(target.potential)(jnp.asarray(loc, target.dtype))
-    if not bool(jnp.isfinite(value)):
+    value, gradient = value_and_gradient(target, jnp.asarray(loc, target.dtype))
+    if not np.isfinite(value):
         raise ValueError(
             f"The target's log density is {-float(value)} at the start. Pass start=family.point(loc, scale) with a loc "
             f"where it is finite, or check the log density."
         )
-    if not bool(jnp.all(jnp.isfinite(gradient))):
+    if not np.isfinite(gradient).all():
         index = int(np.argmin(np.isfinite(np.asarray(gradient))))
         raise ValueError(
             f"The gradient of the target's log density is not finite at the start (coordinate {index}, "
@@ -141,18 +157,16 @@ def _planned_steps(budget: Budget) -> int:
     return _DEFAULT_STEPS if budget.gradients is None and budget.seconds is None else 2**31
 
 
-def _as_fit(
-    target: AbstractTarget, family: LocationScale, algorithm: AbstractAlgorithm | None, result: Run, seed: int
-) -> Fit:
-    key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)  # a stream that no step uses
-    guarantee = None if algorithm is None else algorithm.guarantee
-    rejected = int(result.history["rejected_steps"][-1]) if len(result.history) else 0
-    draws = int(np.clip(_ELBO_NUMBERS // target.dim, 128, _ELBO_DRAWS))
-    elbo, error = estimate_elbo(key, target, family, result.point, draws)
+def _as_fit(target: AbstractTarget, family: LocationScale, result: Run, certificate: Certificate, seed: int) -> Fit:
+    elbo = result.elbo
+    if elbo is None:
+        key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)  # a stream that no step uses
+        draws = int(np.clip(_ELBO_NUMBERS // target.dim, 128, _ELBO_DRAWS))
+        elbo = estimate_elbo(key, target, family, result.point, draws)
     return Fit(
         posterior=Posterior(family, result.point, target.parameter_names),
-        elbo=Estimate(float(elbo), float(error)),
-        certificate=assumption_ledger(target, family, guarantee, result.num_steps, rejected),
+        elbo=Estimate(float(elbo[0]), float(elbo[1])),
+        certificate=certificate,
         outcome=result.outcome,
         message=result.message,
         history=result.history,

@@ -34,5 +34,5 @@ def test_demo_writes_its_picture(tmp_path):
     result = runner.invoke(app, ["demo", "--output", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "demo.png").stat().st_size > 20_000
-    for words in ("worst texture", "ELBO -55.4", "Assumption ledger", "proven"):
+    for words in ("worst texture", "ELBO -55.4", "Proven: within", "Assumptions"):
         assert words in result.output

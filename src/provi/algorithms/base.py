@@ -49,6 +49,11 @@ class AbstractAlgorithm(eqx.Module):
     def output(self, state: Any) -> Point:
         """The point to return."""
 
+    def recorded_elbo(self, state: Any) -> Scalar | None:
+        """The exact ELBO of the state, where the algorithm knows it; None leaves it to a Monte-Carlo estimate."""
+        del state
+        return None
+
 
 def check_parts(target: AbstractTarget, family: LocationScale, data_sampling: AbstractSampling | None) -> None:
     """What every algorithm asks of its parts, or a `ValueError` that says which do not fit."""

@@ -30,7 +30,8 @@ class LaplaceApproximation:
 
 
 @eqx.filter_jit
-def _value_and_gradient(target: AbstractTarget, z: Vector):
+def value_and_gradient(target: AbstractTarget, z: Vector):
+    """The potential and its gradient, compiled once for a kind of target."""
     return jax.value_and_grad(target.potential)(z)
 
 
@@ -69,7 +70,7 @@ def laplace_approximation(target: AbstractTarget, start: np.ndarray, diagonal: b
     """
 
     def objective(z):
-        value, gradient = _value_and_gradient(target, jnp.asarray(z, target.dtype))
+        value, gradient = value_and_gradient(target, jnp.asarray(z, target.dtype))
         return float(value), np.asarray(gradient, np.float64)
 
     found = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 1000, "maxcor": 20})

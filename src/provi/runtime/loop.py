@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.core.tree import select
@@ -43,10 +44,12 @@ class Carry(eqx.Module):
 
 def initial_carry(algorithm: AbstractAlgorithm, point: Point) -> Carry:
     """The carry before the first step."""
-    zero = jnp.zeros((), point.loc.dtype)
-    count = jnp.zeros((), dtype=int)
-    health = Health(zero + 1, count, count, count - 1, count - 1, count)
-    info = StepInfo(zero, jnp.zeros((), jnp.int32), zero, zero, zero)
+    # Made on the host: outside a compiled function every operation of JAX is compiled by itself.
+    dtype = point.loc.dtype
+    zero, one = jnp.asarray(np.zeros((), dtype)), jnp.asarray(np.ones((), dtype))
+    count, never = jnp.asarray(np.asarray(0)), jnp.asarray(np.asarray(-1))
+    health = Health(one, count, count, never, never, count)
+    info = StepInfo(zero, jnp.asarray(np.zeros((), np.int32)), zero, zero, zero)
     return Carry(algorithm.init(point), health, info)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,10 @@ _RECORD_DRAWS = 100  # draws behind each recorded ELBO estimate, as in paper 004
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What came out: the returned point, the last iterate, the history and why it stopped."""
+    """What came out: the returned point, the last iterate, the history and why it stopped.
+
+    `elbo` is the exact ELBO of the point and the error of its computation, where the algorithm knows them.
+    """
 
     point: Point
     last: Point
@@ -46,6 +50,7 @@ class Run:
     num_steps: int
     gradient_evaluations: int
     seconds: float
+    elbo: tuple[float, float] | None = None
 
 
 @double_precision
@@ -63,8 +68,11 @@ def run(
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 30.0,
     resume: bool = False,
+    stop: Callable[[Any], bool] | None = None,
 ) -> Run:
     """Run `algorithm` for `num_steps` steps or until the budget ends; returns the last good state in any case.
+
+    `stop(state)` is asked on the host after every step; True ends the run with `Outcome.TOLERANCE`.
 
     Randomness is a function of (seed, step): a short run is a prefix of a longer one, and a run resumed from
     `checkpoint` ends with the same bits as an uninterrupted one.
@@ -74,7 +82,7 @@ def run(
         raise ValueError("start does not belong to the family; make it with family.point(loc, scale).")
     budget = budget or Budget()
     num_steps = min(check_count("num_steps", num_steps), budget.steps or num_steps)
-    driver = _Driver(algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds)
+    driver = _Driver(algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop)
     driver.prepare(start, resume)
     first_batch = int(algorithm.num_draws(jnp.zeros((), int)))
     if budget.gradients is not None and budget.gradients < first_batch:
@@ -89,7 +97,7 @@ def run(
 class _Driver:
     """The host's side of a run. The loop itself is `runtime.loop.advance`."""
 
-    def __init__(self, algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds) -> None:
+    def __init__(self, algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop) -> None:
         self.parts = (algorithm, target, family)
         self.key, self.record_key = jax.random.split(jax.random.key(seed))
         self.seed = seed
@@ -97,6 +105,7 @@ class _Driver:
         self.gradient_budget = jnp.asarray(budget.gradients or _NO_LIMIT)
         self.path = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_seconds = checkpoint_seconds
+        self.stop = stop
 
     def prepare(self, start: Point, resume: bool) -> None:
         """Begin at `start`, or where the checkpoint left off."""
@@ -127,13 +136,16 @@ class _Driver:
                     before, started = self.step, time.monotonic()
                     self.advance_to(min(record, before + block))
                     taken, elapsed = self.step - before, time.monotonic() - started
-                    if before > 0 and taken > 0:
+                    if self.stop is not None:
+                        block = 1
+                    elif before > 0 and taken > 0:
                         block = max(1, min(4 * block, int(taken * _BLOCK_SECONDS / max(elapsed, 1e-6))))
                     elif taken > 0:
                         block = 8
                     bar.update(self.step, self.last_elbo())
                     ended = self.ended()
-                    if ended is not None and (ended is Outcome.NONFINITE or self.step < records[-1]):
+                    final = ended in (Outcome.NONFINITE, Outcome.TOLERANCE)
+                    if ended is not None and (final or self.step < records[-1]):
                         if not self.recorded(self.step):
                             self.record()
                         return ended
@@ -156,7 +168,9 @@ class _Driver:
         health = self.carry.health
         if int(health.consecutive) >= LARGEST_REJECTIONS:
             return Outcome.NONFINITE
-        if not bool(affordable(self.parts[0], self.carry, self.gradient_budget)):
+        if self.stop is not None and self.stop(self.carry.state):
+            return Outcome.TOLERANCE
+        if self.budget.gradients is not None and not bool(affordable(self.parts[0], self.carry, self.gradient_budget)):
             return Outcome.GRADIENT_BUDGET
         if self.budget.seconds is not None and self.seconds >= self.budget.seconds:
             return Outcome.TIME_BUDGET
@@ -168,9 +182,11 @@ class _Driver:
     def record(self) -> None:
         algorithm, target, family = self.parts
         info, health = self.carry.info, self.carry.health
-        key = jax.random.fold_in(self.record_key, self.step)
-        elbo, error = estimate_elbo(key, target, family, algorithm.output(self.carry.state), _RECORD_DRAWS)
-        if bool(jnp.isfinite(elbo)):
+        elbo, error = algorithm.recorded_elbo(self.carry.state), 0.0
+        if elbo is None:
+            key = jax.random.fold_in(self.record_key, self.step)
+            elbo, error = estimate_elbo(key, target, family, algorithm.output(self.carry.state), _RECORD_DRAWS)
+        if np.isfinite(elbo):
             self.good_state = self.carry.state
         self.history.append(
             step=self.step,
@@ -180,7 +196,7 @@ class _Driver:
             elbo_standard_error=error,
             step_size=info.step_size,
             num_draws=info.num_draws,
-            gradient_norm=jnp.hypot(info.gradient_norm_loc, info.gradient_norm_scale),
+            gradient_norm=np.hypot(info.gradient_norm_loc, info.gradient_norm_scale),
             rejected_steps=health.rejected,
         )
 
@@ -213,7 +229,12 @@ class _Driver:
             num_steps=self.step,
             gradient_evaluations=int(health.gradient_evaluations),
             seconds=self.seconds,
+            elbo=self.exact_elbo(state),
         )
+
+    def exact_elbo(self, state: Any) -> tuple[float, float] | None:
+        value = self.parts[0].recorded_elbo(state)
+        return None if value is None or not np.isfinite(value) else (float(value), 0.0)
 
 
 def _message(outcome: Outcome, health: Any) -> str:

@@ -1,0 +1,30 @@
+"""A compilation cache on disk, so that the second process does not compile what the first one did."""
+
+import os
+from pathlib import Path
+
+import jax
+from jax.experimental.compilation_cache import compilation_cache
+
+_SMALLEST_SECONDS = 0.1
+
+
+def enable_compilation_cache(folder: str | Path | None = None) -> Path:
+    """Let JAX keep compiled programs in `folder`, by default `provi/compiled` in the user's cache.
+
+    This is JAX's own persistent cache, a setting of the whole process: the `provi` command turns it on, the library
+    never does by itself. A folder that is already configured (`jax_compilation_cache_dir`) is kept. Do not share the
+    folder with users whom you do not trust: what it holds is executed.
+
+    **Returns:** the folder in use.
+    """
+    configured = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    if configured and folder is None:
+        return Path(configured)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    chosen = cache / "provi" / "compiled" if folder is None else Path(folder)
+    jax.config.update("jax_compilation_cache_dir", str(chosen))
+    # JAX's default leaves out what took less than a second, which is most of what ProVI compiles.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", _SMALLEST_SECONDS)
+    compilation_cache.reset_cache()  # JAX decides at the first compilation whether there is a cache
+    return chosen

@@ -1,0 +1,165 @@
+"""Any log density with a full covariance: Laplace start, stochastic natural gradient, stopped by its certificate."""
+
+import dataclasses
+import math
+import time
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from provi.algorithms.laplace import laplace_approximation
+from provi.algorithms.stochastic_natural_gradient import StochasticNaturalGradient
+from provi.certificates.confidence import spend
+from provi.certificates.issue import DEFAULT_GRADIENTS, issue
+from provi.certificates.ledger import Certificate, at_confidence
+from provi.core.outcomes import Outcome
+from provi.defaults.answer import Answer, Request, certificate_seed
+from provi.families.location_scale import LocationScale, Point
+from provi.runtime.run import Run, run
+from provi.schedules.stationarity import StationarityRule
+from provi.targets.base import AbstractTarget
+
+MOST_STEPS = 3000
+_FIRST_TRY, _RETRY, _MOST_TRIES = 0.25, 0.3, 6
+"""The certificate is tried when the estimated gap is a quarter of `tol`, then at each fall to three tenths."""
+
+_RUN_SHARE = 0.5
+"""Of a gradient budget, for the run; the rest is for the certificate."""
+
+
+class CertifiedStop:
+    """Tries the certificate as the estimated gap falls; where the target is not log-concave, asks for stationarity.
+
+    The k-th try is the one at a gap of _FIRST_TRY * _RETRY^k * tol, so a resumed run does not repeat one, and it
+    spends the share 2^-(k+1) of the error probability.
+    """
+
+    def __init__(self, target: AbstractTarget, family: LocationScale, request: Request) -> None:
+        self.target, self.family, self.request = target, family, request
+        self.began = time.monotonic()
+        self.draws = StochasticNaturalGradient().num_draws
+        self.run_gradients = 0
+        self.tries = 0
+        self.certificate: Certificate | None = None
+        self.num_gradients = 0
+        self.stationarity = StationarityRule()
+        self.stationary = False
+
+    def __call__(self, state: Any) -> bool:
+        self.run_gradients += int(self.draws(state.step))
+        if self.certificate is not None and self.certificate.status == "none":
+            return self._looks_stationary(state)
+        estimate = float(state.gap) + float(state.noise)
+        tol = self.request.tol
+        if not estimate <= _FIRST_TRY * tol:
+            return False
+        # An estimate of zero (a Gaussian target) is the last level.
+        level = math.log(_FIRST_TRY * tol / max(estimate, 1e-300)) / math.log(1 / _RETRY)
+        level = min(int(level), _MOST_TRIES - 1)
+        if level < self.tries or (self.certificate is not None and self.tries >= _MOST_TRIES):
+            return False
+        self.tries = level + 1
+        self.certificate = self.certify(state.point, level, int(state.step))
+        return self.reached or level == _MOST_TRIES - 1
+
+    @property
+    def reached(self) -> bool:
+        gap = None if self.certificate is None else self.certificate.gap
+        return gap is not None and gap <= self.request.tol
+
+    def certify(self, point: Point, level: int, step: int) -> Certificate:
+        """With fresh draws, on what the budget leaves.
+
+        The tries share the error probability, so whichever is reported holds with the confidence asked for.
+        """
+        certificate = issue(
+            self.target,
+            self.family,
+            point,
+            confidence=1 - spend(1 - self.request.confidence, level),
+            seed=certificate_seed(self.request.seed, step),
+            wanted=self.request.tol,
+            max_gradients=self._affordable(),
+        )
+        self.num_gradients += certificate.num_gradients
+        return at_confidence(certificate, self.request.confidence)
+
+    def _affordable(self) -> int:
+        limit, budget = DEFAULT_GRADIENTS, self.request.budget
+        if budget.gradients is not None:
+            limit = min(limit, int((1 - _RUN_SHARE) * budget.gradients) - self.num_gradients)
+        if budget.seconds is not None:
+            # At the run's own pace, compilation included: an underestimate of what the time that is left pays for.
+            elapsed = time.monotonic() - self.began
+            pace = (self.run_gradients + self.num_gradients) / max(elapsed, 1e-9)
+            limit = min(limit, int(pace * (budget.seconds - elapsed)))
+        return max(limit, 0)
+
+    def _looks_stationary(self, state: Any) -> bool:
+        deviation = np.asarray(self.family.marginal_standard_deviation(state.point), np.float64)
+        self.stationarity.record(np.asarray(state.point.loc, np.float64), deviation)
+        self.stationary = self.stationarity.stationary(self.request.tol)
+        return self.stationary
+
+
+def fit_black_box(target: AbstractTarget, family: LocationScale, start: Point | None, request: Request) -> Answer:
+    """Mode and Laplace approximation unless `start` is given, then natural gradients until the certificate holds."""
+    point = laplace_start(target, family) if start is None else start
+    stop = CertifiedStop(target, family, request)
+    budget = request.budget
+    if budget.gradients is not None:
+        budget = dataclasses.replace(budget, gradients=int(_RUN_SHARE * budget.gradients))
+    found = run(
+        StochasticNaturalGradient(),
+        target,
+        family,
+        point,
+        seed=request.seed,
+        budget=budget,
+        num_steps=min(MOST_STEPS, budget.steps or MOST_STEPS),
+        stop=stop,
+        **request.options,
+    )
+    certificate = stop.certificate
+    if certificate is None or not (stop.reached or stop.stationary):
+        certificate = stop.certify(found.point, min(stop.tries, _MOST_TRIES), found.num_steps + 1)
+    return Answer(_explained(found, stop, certificate, request), certificate)
+
+
+def laplace_start(target: AbstractTarget, family: LocationScale) -> Point:
+    """The Laplace approximation as a member of the family."""
+    laplace = laplace_approximation(target, target.default_location)
+    factor = laplace.factor if laplace.factor.ndim == 2 else np.diag(laplace.factor)
+    if family.scale == "triangular":
+        return family.point(jnp.asarray(laplace.mode, target.dtype), factor, target.dtype)
+    return family.point_from_covariance(laplace.mode, factor @ factor.T, target.dtype)
+
+
+def _explained(found: Run, stop: CertifiedStop, certificate: Certificate, request: Request) -> Run:
+    outcome, message = found.outcome, found.message
+    gap, level = certificate.gap, certificate.confidence
+    if found.outcome is Outcome.TOLERANCE or (gap is not None and gap <= request.tol and found.outcome.ok):
+        if gap is not None and gap <= request.tol:
+            words = f"at most {gap:.3g} <= tol = {request.tol:g} nats, confidence {level:g}"
+            proven = certificate.status == "proven"
+            outcome = Outcome.TOLERANCE if proven else Outcome.CONDITIONAL
+            message = (
+                f"the gap is proven to be {words}" if proven else f"the gap is {words}, if {_condition(certificate)}"
+            )
+        elif stop.stationary:
+            outcome = Outcome.STATIONARY
+            message = "the iterates look stationary and their average is precise (a heuristic: nothing is proven)"
+        else:
+            outcome = Outcome.COMPLETED
+            shown = "none" if gap is None else f"{gap:.3g}"
+            message = (
+                f"the estimated gap is far below tol = {request.tol:g}, but the bound that could be shown is {shown}"
+            )
+    total = found.gradient_evaluations + stop.num_gradients
+    return dataclasses.replace(found, outcome=outcome, message=message, gradient_evaluations=total)
+
+
+def _condition(certificate: Certificate) -> str:
+    best = min((b for b in certificate.bounds if b.status == "conditional"), key=lambda bound: bound.value)
+    return f"what it assumes holds: {best.detail}"
