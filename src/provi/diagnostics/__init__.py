@@ -1,6 +1,18 @@
-"""How good is it: exact negative ELBOs and optima where they can be computed without Monte Carlo."""
+"""How good is it: exact ELBOs and optima where there are any, importance sampling, k-hat, gradient noise."""
 
 from provi.diagnostics.exact import exact_negative_elbo
+from provi.diagnostics.importance import ImportanceDiagnostics, importance_diagnostics
+from provi.diagnostics.noise_audit import NoiseAudit, audit_gradient_noise
 from provi.diagnostics.optimum import Optimum, linear_model_optimum
+from provi.diagnostics.pareto import pareto_k
 
-__all__ = ["Optimum", "exact_negative_elbo", "linear_model_optimum"]
+__all__ = [
+    "ImportanceDiagnostics",
+    "NoiseAudit",
+    "Optimum",
+    "audit_gradient_noise",
+    "exact_negative_elbo",
+    "importance_diagnostics",
+    "linear_model_optimum",
+    "pareto_k",
+]

@@ -1,0 +1,82 @@
+"""The sub-commands of `provi bench`."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="Measure ProVI, alone and beside its peers.", no_args_is_help=True, rich_markup_mode=None)
+
+Problems = Annotated[list[str] | None, typer.Option("--problems", help="A problem; repeat for more. Default: all.")]
+Methods = Annotated[list[str] | None, typer.Option("--methods", help="A method; repeat for more. Default: all.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Breast cancer only, at most 10 seconds a run.")]
+Seconds = Annotated[float, typer.Option(help="Limit of one run, without compilation.", min=0.1)]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Checkout to write benchmarks/results and docs/benchmarks.md in.")
+]
+
+
+@app.command()
+def blackbox(
+    quick: Quick = False,
+    problems: Problems = None,
+    methods: Methods = None,
+    seconds: Seconds = 120.0,
+    output: Output = None,
+) -> None:
+    """Time to a true gap of 1, 0.1 and 0.01 nats, beside other libraries; without --output it only prints."""
+    from provi.bench import tables
+    from provi.bench.blackbox import compare
+    from provi.bench.methods import METHODS
+    from provi.bench.problems import BLACKBOX_PROBLEMS
+
+    chosen = _chosen("methods", methods, METHODS)
+    made = _load("problems", ["breast-cancer"] if quick and not problems else problems, BLACKBOX_PROBLEMS)
+    rows = compare(made, chosen, min(seconds, 10.0) if quick else seconds, typer.echo)
+    for name, group in tables.by_problem(rows).items():
+        title = f"{name}: CPU seconds without (with) compilation"
+        tables.print_cells(title, tables.blackbox_cells(group))
+        typer.echo("\n".join(tables.verdicts(group)))
+    _keep("blackbox", rows, output)
+
+
+@app.command()
+def glm(quick: Quick = False, problems: Problems = None, seconds: Seconds = 120.0, output: Output = None) -> None:
+    """Certified gap, true gap and time on logistic regressions up to 49,749 x 301 and 11,552 x 785."""
+    from provi.bench import tables
+    from provi.bench.glm import measure
+    from provi.bench.problems import GLM_PROBLEMS
+
+    made = _load("problems", ["breast-cancer"] if quick and not problems else problems, GLM_PROBLEMS)
+    rows = measure(made, min(seconds, 10.0) if quick else seconds, typer.echo)
+    tables.print_cells("Logistic regressions: seconds without (with) compilation", tables.glm_cells(rows))
+    _keep("glm", rows, output)
+
+
+def _chosen(option: str, names: list[str] | None, table: Mapping[str, Any]) -> list[Any]:
+    unknown = [name for name in names or () if name not in table]
+    if unknown:
+        typer.echo(f"--{option}: there is no {unknown[0]!r}. Choose of: {', '.join(table)}.", err=True)
+        raise typer.Exit(2)
+    return [table[name] for name in names or table]
+
+
+def _load(option: str, names: list[str] | None, table: Mapping[str, Callable[[], Any]]) -> list[Any]:
+    """The problems whose data are here; the others are named and left out."""
+    made = []
+    for make in _chosen(option, names, table):
+        try:
+            made.append(make())
+        except (FileNotFoundError, ImportError) as error:
+            typer.echo(f"left out: {error}", err=True)
+    return made
+
+
+def _keep(kind: str, rows: list[dict[str, Any]], output: Path | None) -> None:
+    if output is None:
+        return
+    from provi.bench.record import make_record, write_record
+
+    for path in write_record(output, make_record(kind, rows)):
+        typer.echo(f"wrote {path}")

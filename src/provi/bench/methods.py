@@ -1,0 +1,119 @@
+"""The methods that are compared: which program, which settings, and how to install what it needs."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+THRESHOLDS = (1.0, 0.1, 0.01)
+"""True gaps, in nats, that are timed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """One row of the comparison.
+
+    - `program`: the module that runs it; `requires`: the packages it imports; `install`: how to get them.
+    - `settings`: what `setting` the program is run with, one process each; `quantity`: what the setting is.
+    - `stops_itself`: the setting is the gap asked for, and the time is that until the method stopped by itself. Of the
+      others the best setting is taken for each gap, at its first snapshot below it: stopped by the oracle.
+    """
+
+    name: str
+    program: str
+    requires: tuple[str, ...]
+    install: str
+    settings: tuple[float, ...]
+    quantity: str
+    stops_itself: bool = False
+
+    @property
+    def missing(self) -> bool:
+        """Whether a package it needs is not installed."""
+        return any(importlib.util.find_spec(package) is None for package in self.requires)
+
+
+_PEERS = "provi.bench.peers."
+_RATES = (1e-3, 3e-3, 1e-2)
+
+METHODS: dict[str, Method] = {
+    "provi-glm": Method("ProVI, GLM", _PEERS + "provi_glm", (), "", THRESHOLDS, "tol", True),
+    "provi": Method("ProVI, black box", _PEERS + "provi_blackbox", (), "", THRESHOLDS, "tol", True),
+    "numpyro": Method(
+        "NumPyro AutoMultivariateNormal", _PEERS + "numpyro_adam", ("numpyro",), "numpyro", _RATES, "Adam rate"
+    ),
+    "blackjax": Method(
+        "BlackJAX full-rank VI (STL)", _PEERS + "blackjax_fullrank", ("blackjax",), "blackjax", _RATES, "Adam rate"
+    ),
+    "pathfinder": Method(
+        "BlackJAX Pathfinder",
+        _PEERS + "blackjax_pathfinder",
+        ("blackjax",),
+        "blackjax",
+        (30.0, 100.0, 300.0),
+        "iterations",
+    ),
+    "pymc": Method("PyMC FullRankADVI", _PEERS + "pymc_fullrank", ("pymc",), "pymc", _RATES, "Adam rate"),
+    "viabel": Method(
+        "viabel MultivariateT (STL)", _PEERS + "viabel_fullrank", ("viabel",), "viabel", (3e-3, 1e-2, 3e-2), "Adam rate"
+    ),
+    "gsm": Method("GSM-VI", _PEERS + "gsm", ("gsmvi",), "gsmvi", (2.0, 16.0, 64.0), "batch"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """The snapshots of a run without compilation, and the CPU and wall seconds that compilation adds to each."""
+
+    setting: float
+    cpu: np.ndarray
+    wall: np.ndarray
+    mean: np.ndarray
+    covariance: np.ndarray
+    gradients: np.ndarray
+    compile_cpu: float
+    compile_wall: float
+    facts: dict[str, Any]
+
+    @staticmethod
+    def load(path: Path, setting: float) -> "Trace":
+        """Read what `protocol.serve` wrote; compilation is what the first snapshot of the first run took longer."""
+        with np.load(path, allow_pickle=False) as file:
+            names = ("cpu", "wall", "mean", "covariance", "gradients")
+            arrays = {name: file[name] for name in names}
+            extra = np.maximum(file["cold"] - [arrays["cpu"][0], arrays["wall"][0]], 0.0)
+            facts = json.loads(str(file["facts"]))
+        return Trace(setting, **arrays, compile_cpu=float(extra[0]), compile_wall=float(extra[1]), facts=facts)
+
+
+class MethodFailed(RuntimeError):
+    """The program of a method ended without a trace; the message is its last line."""
+
+
+def run_method(method: Method, problem: Path, setting: float, seconds: float) -> Trace:
+    """One process of the method's program on a saved problem; a `MethodFailed` with its last words otherwise.
+
+    Every compilation cache is an empty folder: the first call in the process compiles all that it uses.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        trace = Path(scratch) / "trace.npz"
+        caches = {name: scratch for name in ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR", "NUMBA_CACHE_DIR")}
+        flags = {"PYTENSOR_FLAGS": f"base_compiledir={scratch}", "OPENBLAS_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", method.program, str(problem), str(trace)]
+        command += [f"--setting={setting!r}", f"--seconds={seconds!r}"]
+        try:
+            environment, limit = {**os.environ, **caches, **flags}, 300 + 4 * seconds
+            ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit)
+        except subprocess.TimeoutExpired as late:
+            raise MethodFailed(f"no answer in {late.timeout:.0f} s") from None
+        if ended.returncode != 0 or not trace.is_file():
+            lines = ended.stderr.strip().splitlines()
+            raise MethodFailed(lines[-1] if lines else f"exit status {ended.returncode}")
+        return Trace.load(trace, setting)

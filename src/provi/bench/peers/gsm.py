@@ -1,0 +1,38 @@
+"""GSM-VI (Modi et al., 2023): Gaussian score matching, package gsmvi, with batches of `setting` draws."""
+
+import functools
+from typing import Any
+
+import jax
+
+from provi.bench.peers.jax_model import as_data, log_density
+from provi.bench.protocol import Finished, Problem, Recorder, serve
+
+
+@jax.jit
+def _scores(data: Any, draws: Any) -> Any:
+    return jax.vmap(jax.grad(functools.partial(log_density, *data)))(draws)
+
+
+def solve(problem: Problem, setting: float, record: Recorder) -> None:
+    """`gsmvi.gsm.GSM.fit` from N(0, I), watched by a monitor."""
+    from gsmvi.gsm import GSM
+
+    data = as_data(problem)
+
+    class Watch:
+        checkpoint = 1
+
+        def __call__(self, step: int, point: Any, *_: Any, **__: Any) -> None:
+            if record.due(step):
+                mean, covariance = jax.block_until_ready(point)
+                record(mean, covariance, step * setting)
+                if record.done:
+                    raise Finished
+
+    method = GSM(problem.dim, functools.partial(log_density, *data), functools.partial(_scores, data))
+    method.fit(jax.random.PRNGKey(0), batch_size=int(setting), niter=10**9, verbose=False, monitor=Watch())
+
+
+if __name__ == "__main__":
+    serve(solve)

@@ -1,0 +1,85 @@
+"""The benchmarks' results for the repository: a dated JSON file a run, and the page made of the newest ones."""
+
+import datetime
+import json
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from provi.bench import tables
+
+RESULTS, PAGE = Path("benchmarks/results"), Path("docs/benchmarks.md")
+_PACKAGES = ("provi", "jax", "numpy", "scipy", "numpyro", "blackjax", "pymc", "viabel", "gsmvi")
+
+_BLACKBOX_TEXT = """\
+CPU seconds of all threads until the Gaussian's true gap to the best Gaussian (by quadrature, after the run) is at most
+1, 0.1 or 0.01 nats; in brackets with compilation, the first call in a fresh process with empty caches. Every library
+runs alone, in double precision, from N(0, I) or its own start, with ten draws a step where it draws.
+
+ProVI is timed until it stopped by itself at that tolerance, its certificate included. The others are stopped by the
+oracle, for each gap at the best of their settings: a courtesy that a user does not have. viabel's full-rank family is a
+multivariate t, here with 10^6 degrees of freedom. GSM minimises another divergence, so its gap need not go to zero."""
+
+_GLM_TEXT = """\
+`provi.fit` on logistic regressions with a unit prior: the gap that the certificate states, the true one by quadrature
+(where the dimension is at most 400), and seconds without compilation, in brackets with it."""
+
+
+def make_record(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The rows with date, machine, versions and command, so that a number can be traced."""
+    return {
+        "kind": kind,
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
+        "command": " ".join(["provi", *sys.argv[1:]]),
+        "rows": rows,
+    }
+
+
+def write_record(root: Path, record: dict[str, Any]) -> tuple[Path, Path]:
+    """Write `benchmarks/results/DATE-KIND.json` under `root`, and the page `docs/benchmarks.md` anew."""
+    path = root / RESULTS / f"{record['date']}-{record['kind']}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    page = root / PAGE
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(make_page(_newest(root, "blackbox"), _newest(root, "glm")), encoding="utf-8")
+    return path, page
+
+
+def make_page(blackbox: dict[str, Any] | None, glm: dict[str, Any] | None) -> str:
+    """The page of the newest records; a benchmark that was never run has no section."""
+    parts = ["# Benchmarks", "Written by `provi bench`; do not edit."]
+    if blackbox is not None:
+        parts += ["## Side by side with other libraries", _BLACKBOX_TEXT]
+        for name, rows in tables.by_problem(blackbox["rows"]).items():
+            parts += [f"### {name}", tables.markdown_cells(tables.blackbox_cells(rows))]
+            parts += ["\n".join(f"- {line}" for line in tables.verdicts(rows))]
+            parts += ["Wall-clock seconds:", tables.markdown_cells(tables.blackbox_cells(rows, "wall"))]
+        parts.append(_origin(blackbox))
+    if glm is not None:
+        parts += ["## Linear models", _GLM_TEXT, tables.markdown_cells(tables.glm_cells(glm["rows"])), _origin(glm)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _origin(record: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
+    place = f"{record['machine']}, Python {record['python']}, {versions}"
+    return f"Made by `{record['command']}` on {record['date']}: {place}."
+
+
+def _newest(root: Path, kind: str) -> dict[str, Any] | None:
+    files = sorted((root / RESULTS).glob(f"*-{kind}.json"))
+    return json.loads(files[-1].read_text(encoding="utf-8")) if files else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,122 @@
+"""The benchmarks' results for people: a table on the terminal, the same in Markdown, and the verdicts."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from provi.bench.methods import METHODS, THRESHOLDS
+
+Row = dict[str, Any]
+Cells = tuple[list[str], list[list[str]]]
+"""Column names and rows of text."""
+
+_AIMS = (
+    ("provi-glm", "cpu", 100, "without compilation"),
+    ("provi-glm", "cpu_compiling", 5, "with compilation"),
+    ("provi", "cpu_compiling", 3, "with compilation"),
+)
+"""Method, time, and how many times faster than the best peer it should be."""
+
+
+def blackbox_cells(rows: list[Row], clock: str = "cpu") -> Cells:
+    """One line a method: seconds without and with compilation to each gap; `clock` is "cpu" or "wall"."""
+    gaps = [f"{threshold:g}" for threshold in THRESHOLDS]
+    names = ["method", *(f"gap {gap}" for gap in gaps), "gradients", "smallest gap", "setting, remarks"]
+    lines = []
+    for row in rows:
+        times = [row["times"].get(gap) for gap in gaps]
+        last = next((time for time in reversed(times) if time is not None), None)
+        setting = "" if last is None else last["setting"]
+        remark = row["note"] if row["status"] == "ran" else f"{row['status']}: {row['note']}"
+        lines.append(
+            [
+                row["method"],
+                *(_pair(time, clock) for time in times),
+                "" if last is None else _number(last["gradients"]),
+                _number(row["final_gap"]),
+                "; ".join(part for part in (setting, remark) if part),
+            ]
+        )
+    return names, lines
+
+
+def glm_cells(rows: list[Row]) -> Cells:
+    """One line a problem: what is proven, what is true, and what it took."""
+    names = ["problem", "size", "tol", "certified gap", "true gap", "steps", "gradients", "CPU s", "wall s", "ELBO", ""]
+    lines = []
+    for row in rows:
+        size = f"{row['terms']} x {row['dim']}"
+        if row["status"] != "ran":
+            lines.append([row["problem"], size, f"{row['tol']:g}", *[""] * 7, f"{row['status']}: {row['note']}"])
+            continue
+        certified = "none" if row["certified_gap"] is None else f"{row['certified_gap']:.3g} ({row['certificate']})"
+        counts = [_number(row["num_steps"]), _number(row["gradient_evaluations"])]
+        times = [_pair(row, "cpu"), _pair(row, "wall")]
+        gaps = [certified, _number(row["true_gap"])]
+        remark = f"{row['scale']} scale, {row['outcome'].lower()}"
+        lines.append([row["problem"], size, f"{row['tol']:g}", *gaps, *counts, *times, f"{row['elbo']:.2f}", remark])
+    return names, lines
+
+
+def verdicts(rows: list[Row]) -> list[str]:
+    """How much faster than the best peer ProVI is, to 0.01 nats, against what was aimed at; of one problem's rows."""
+    gap, ours = f"{THRESHOLDS[-1]:g}", {METHODS[key].name for key in ("provi-glm", "provi")}
+    lines = []
+    for key, clock, aim, words in _AIMS:
+        if METHODS[key].name not in (row["method"] for row in rows):
+            continue
+        mine = next(row["times"].get(gap) for row in rows if row["method"] == METHODS[key].name)
+        peers = {row["method"]: row["times"].get(gap) for row in rows if row["method"] not in ours}
+        peers = {name: time[clock] for name, time in peers.items() if time is not None}
+        subject = f"{METHODS[key].name}, {gap} nats, {words}: "
+        if mine is None:
+            lines.append(subject + "not reached.")
+        elif not peers:
+            lines.append(subject + f"{mine[clock]:.3g} CPU s; no peer reached it.")
+        else:
+            best = min(peers, key=lambda name: peers[name])
+            ratio = peers[best] / mine[clock]
+            judgement = "reached" if ratio >= aim else "not reached"
+            lines.append(subject + f"{ratio:.3g} times as fast as the best peer ({best}); aim {aim}: {judgement}.")
+    return lines
+
+
+def by_problem(rows: list[Row]) -> dict[str, list[Row]]:
+    """The rows of each problem, in their order."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["problem"], []).append(row)
+    return groups
+
+
+def print_cells(title: str, cells: Cells, console: Console | None = None) -> None:
+    """A table on the terminal."""
+    if console is None:
+        console = Console()
+        # A file or a pipe has no width of its own; 80 columns would cut the tables.
+        console = console if console.is_terminal else Console(width=180)
+    table = Table(title=escape(title), title_justify="left")
+    for index, name in enumerate(cells[0]):
+        table.add_column(escape(name), justify="right" if 0 < index < len(cells[0]) - 1 else "left")
+    for line in cells[1]:
+        table.add_row(*(escape(cell) for cell in line))
+    console.print(table)
+
+
+def markdown_cells(cells: Cells) -> str:
+    """The same as a Markdown table."""
+    lines = [cells[0], ["---"] * len(cells[0]), *cells[1]]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _pair(time: dict[str, Any] | None, clock: str) -> str:
+    """Seconds without compilation, and with it in brackets."""
+    return "-" if time is None else f"{time[clock]:.3g} ({time[clock + '_compiling']:.3g})"
+
+
+def _number(value: float | int | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"

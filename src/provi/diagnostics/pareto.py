@@ -1,0 +1,64 @@
+"""The tail of importance weights: Pareto k-hat, and what it means in words."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from provi.core.checks import as_array
+
+GOOD_K, USABLE_K = 0.5, 0.7
+"""Vehtari, Simpson, Gelman, Yao and Gabry (2024): below 1/2 the weights have a variance; above 0.7 no number of
+draws that one can afford is enough."""
+
+FEWEST_WEIGHTS = 25
+"""The tail is the largest fifth of a small sample, and its fit takes five of them."""
+
+
+def pareto_k(log_weights: np.ndarray) -> float:
+    """The shape k-hat of the generalised Pareto law fitted to the largest weights, by arviz-stats.
+
+    Minus infinity for weights that are all equal; NaN where ties among the largest leave no tail to fit.
+
+    **Arguments:**
+
+    - `log_weights`: log p(z) - log q(z), one for each draw z of q; minus infinity where p is zero; 25 or more.
+    """
+    try:
+        from arviz_stats.base.array import array_stats
+    except ImportError:
+        raise ImportError("Pareto k-hat needs arviz-stats 0.7 or later: pip install 'provi[arviz]'.") from None
+    values = np.asarray(log_weights, np.float64)
+    if values.ndim != 1 or len(values) < FEWEST_WEIGHTS:
+        raise ValueError(f"log_weights must be a vector of {FEWEST_WEIGHTS} or more; its shape is {values.shape}.")
+    positive = as_array("log_weights", values[values != -np.inf])
+    if len(positive) == len(values) and np.ptp(positive) <= 1e-9:
+        return -math.inf
+    try:
+        with np.errstate(all="ignore"):
+            # The weights themselves: arviz-stats 0.8 ignores `log_weights=True` here, and its `psislw` takes log
+            # likelihoods, the negatives of log weights.
+            weights = np.exp(values - positive.max())
+            fitted: Any = array_stats.pareto_khat(weights, chain_axis=None, r_eff=1.0, tail="right")  # pyright: ignore
+    except ValueError:  # the weights in the tail are all the same
+        return math.nan
+    return float(fitted) if np.isfinite(fitted) else math.nan
+
+
+def tail_advice(tail: float | None, num_draws: int) -> str:
+    """What k-hat of `num_draws` weights says about q and about what is computed from the weights."""
+    # With few draws even k below 0.7 is too much: the threshold of Vehtari et al. for S draws is 1 - 1/log10 S.
+    usable = min(USABLE_K, 1 - 1 / math.log10(num_draws))
+    if tail is None:
+        return "Pareto k-hat was not computed, so it is not known whether the importance weights can be trusted."
+    if math.isnan(tail):
+        return "Pareto k-hat could not be fitted: too many of the largest weights are equal. Take more draws."
+    if tail < min(GOOD_K, usable):
+        return f"k-hat {tail:.2f}: good. q covers the posterior; log_evidence and kl_estimate can be trusted."
+    if tail < usable:
+        return f"k-hat {tail:.2f}: usable, but the weights may have no variance. Take several times as many draws."
+    return (
+        f"k-hat {tail:.2f}, above {usable:.2f}: log_evidence, kl_estimate and their standard errors cannot be trusted; "
+        f"q misses part of the posterior. Take a richer family (scale='triangular', base=StudentT(5)), reparameterise "
+        f"the model, or use MCMC."
+    )
