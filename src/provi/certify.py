@@ -52,8 +52,8 @@ def certify(
     """
     if not isinstance(target, AbstractTarget):
         raise TypeError(f"target must be a provi target, not {type(target).__name__}.")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie between 0 and 1, not {confidence}.")
+    if not 0.5 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0.5 and 1, not {confidence}.")
     check_count("seed", seed, minimum=0)
     family, point = _member(target, q)
     limits = as_budget(budget)

@@ -1,4 +1,4 @@
-"""The command line. It holds the only table of names in the library, that of the experiments."""
+"""The command line. Experiments and data sets are tables of names; there are no others in the library."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,11 +22,14 @@ Seed = Annotated[int, typer.Option(help="Random seed.", min=0)]
 @app.callback()
 def callback() -> None:
     """ProVI: provable variational inference."""
+    from provi.core.compilation import enable_compilation_cache
+
+    enable_compilation_cache()
 
 
 @app.command()
 def demo(output: Output = Path("out"), seed: Seed = 0) -> None:
-    """Fit Bayesian logistic regression to the breast-cancer data; print summary, ELBO and certificate; write a picture."""
+    """Bayesian logistic regression on the breast-cancer data: summary, ELBO and certificate; writes a picture."""
     from provi.demo import demo as run_demo
 
     run_demo(output, seed)

@@ -64,8 +64,8 @@ def fit(
     """
     _check_arguments(target, family, algorithm, seed)
     check_positive("tol", tol)
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie between 0 and 1, not {confidence}.")
+    if not 0.5 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0.5 and 1, not {confidence}.")
     limits = as_budget(budget)
     family = _default_family(target) if family is None else family
     options: dict[str, Any] = {"progress": progress, "checkpoint": checkpoint, "resume": resume}

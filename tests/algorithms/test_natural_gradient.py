@@ -9,7 +9,7 @@ from provi.algorithms.natural_gradient import NaturalGradient
 from provi.diagnostics import exact_negative_elbo, linear_model_optimum
 from provi.families import Gaussian, Laplace, LocationScale
 from provi.targets import LogDensity, LogisticRegression, PoissonRegression
-from support.linear_models import DIM, KINDS, check_stationary, gradients, linear_model
+from support.linear_models import DIM, KINDS, check_stationary, gradients, linear_model, objective
 from support.trajectories import step, trajectory
 
 KEY = jax.random.key(0)
@@ -86,6 +86,24 @@ def test_descent_from_a_bad_start():
     states = iterate(target, family, 25, family.point(np.array([3.0, 0.0, -3.0]), 0.05))
     assert check_descent(states)[0] >= 5
     check_stationary(target, states[-1].point, 1e-6)
+
+
+def test_a_trial_is_accepted_exactly_when_half_the_promise_is_kept():
+    """One row, computed in NumPy; among the starts are some where the objective falls, but by too little."""
+    target, family, beta = LogisticRegression(np.ones((4, 1)), np.array([0, 1, 1, 1]), 10.0), Gaussian(1), 1000.0
+    outcomes = set()
+    for centre in np.linspace(-4.0, 4.0, 21):
+        loc, covariance = np.array([centre]), np.array([[0.25]])
+        gradient, wanted = gradients(target, loc, covariance)
+        precision = (np.linalg.inv(covariance) + beta * wanted) / (1 + beta)
+        move = -beta / (1 + beta) * np.linalg.solve(precision, gradient)
+        fall = objective(target, loc, covariance) - objective(target, loc + move, np.linalg.inv(precision))
+        ratio = float(precision[0, 0] * covariance[0, 0])
+        promise = 0.5 * (1 + 1 / beta) * 0.5 * (ratio - 1 - np.log(ratio) + float(move @ precision @ move))
+        state = iterate(target, family, 2, family.point(loc, 0.5), step_size=beta)[-1]
+        assert (int(state.failures) == 0) == (fall >= promise), centre
+        outcomes.add((bool(fall >= promise), bool(fall > 0)))
+    assert outcomes == {(True, True), (False, True), (False, False)}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,6 +13,7 @@ from provi.certificates.linear import (
     NAMES,
     linear_model_bounds,
     linearisation_bound,
+    local_bound,
     log_det_part,
     mean_part,
     prior_part,
@@ -22,7 +23,7 @@ from provi.certificates.linear_pass import local_curvature, whitened_pass
 from provi.diagnostics import linear_model_optimum
 from provi.families import Gaussian, Laplace, LocationScale, StudentT
 from provi.targets import LogisticRegression, PoissonRegression
-from support.linear_models import DIM, NODES, WEIGHTS, gradients, linear_model, objective
+from support.linear_models import DIM, NODES, WEIGHTS, best_gaussian, gradients, linear_model, objective
 
 OTHER = np.array([[0.5, 0.1, 0.0], [0.1, 0.3, -0.1], [0.0, -0.1, 0.4]])
 
@@ -31,25 +32,35 @@ def member(family, loc, covariance):
     return family.point_from_covariance(np.asarray(loc), np.asarray(covariance))
 
 
+def mean_of(at):
+    """The part of the mean in the global curvature bound."""
+    return mean_part(at, at.lower, float(np.linalg.eigvalsh(at.lower)[0]))
+
+
 def whitened_move(best, size, rng, diagonal):
     """A member at a distance of `size` from the best one, in the best one's own units."""
-    covariance = np.asarray(best.scale.covariance())
-    root = np.linalg.cholesky(covariance)
+    root = np.linalg.cholesky(best[1])
     change = rng.normal(size=root.shape)
     change = np.diag(np.diagonal(change)) if diagonal else (change + change.T) / 2
     move = root @ (np.eye(len(root)) + size * change / np.linalg.norm(change, 2))
     direction = rng.normal(size=len(root))
-    return np.asarray(best.loc) + size * root @ direction / np.linalg.norm(direction), move @ move.T
+    return best[0] + size * root @ direction / np.linalg.norm(direction), move @ move.T
 
 
 @pytest.mark.parametrize(
     ("kind", "scale"),
-    [("logistic", "triangular"), ("logistic", "diagonal"), ("poisson", "triangular"), ("probit", "symmetric")],
+    [
+        ("linear", "triangular"),
+        ("logistic", "triangular"),
+        ("logistic", "diagonal"),
+        ("poisson", "triangular"),
+        ("probit", "symmetric"),
+    ],
 )
 def test_every_bound_is_above_the_true_gap(kind, scale):
     target, family, rng = linear_model(kind), Gaussian(DIM, scale), np.random.default_rng(0)
-    best = linear_model_optimum(target, family).point
-    least = objective(target, np.asarray(best.loc), np.asarray(best.scale.covariance()))
+    best = best_gaussian(target, scale == "diagonal")
+    least = objective(target, *best)
     for size in (0.0, 1e-4, 1e-2, 0.1, 0.5, 0.9):
         loc, covariance = whitened_move(best, size, rng, scale == "diagonal")
         gap = objective(target, loc, covariance) - least
@@ -66,8 +77,8 @@ def test_every_bound_is_above_the_true_gap(kind, scale):
 def test_local_curvature_is_sharp_where_the_prior_is_weak():
     """(a) and (b) pay for the prior's curvature, 1e-4; (d) for that of the data, where q is."""
     target, family = linear_model("logistic", terms=200, prior_scale=100.0), Gaussian(DIM)
-    best = linear_model_optimum(target, family).point
-    least = objective(target, np.asarray(best.loc), np.asarray(best.scale.covariance()))
+    best = best_gaussian(target)
+    least = objective(target, *best)
     loc, covariance = whitened_move(best, 0.02, np.random.default_rng(3), False)
     gap = objective(target, loc, covariance) - least
     first, second, local = (
@@ -89,9 +100,16 @@ def linear_regression_at(loc_shift, factor):
 
 def test_the_mean_part_is_exact_for_a_gaussian_posterior():
     at, mean_gap, _ = linear_regression_at(np.array([0.3, -1.0, 0.2]), np.eye(DIM))
-    assert mean_part(at, at.lower) == pytest.approx(mean_gap, rel=1e-9)
+    assert mean_of(at) == pytest.approx(mean_gap, rel=1e-9)
     assert strong_convexity_bound(at).value == pytest.approx(mean_gap, rel=1e-9)
     assert linearisation_bound(at).value == pytest.approx(mean_gap, rel=1e-9)
+
+
+def test_the_local_bound_counts_the_curvature_of_the_data_once():
+    """Where the data's curvature is constant, (d) is exact for the mean, too."""
+    target, family = linear_model("linear"), Gaussian(DIM)
+    at, mean_gap, _ = linear_regression_at(np.array([0.01, -0.02, 0.01]), np.eye(DIM))
+    assert local_bound(target, family, at).value == pytest.approx(mean_gap, rel=1e-9)
 
 
 def test_the_log_det_part_is_twice_the_gap_of_a_gaussian_posterior():
@@ -107,7 +125,7 @@ def test_the_log_det_part_is_twice_the_gap_of_a_gaussian_posterior():
     metric = np.array([[np.sum(a * (at.lower @ b + b @ at.lower)) / 2 for b in basis] for a in basis])
     slope = np.array([np.sum(b * (at.curvature - np.eye(DIM))) for b in basis])
     expected = 0.5 * slope @ np.linalg.solve(metric, slope)
-    assert strong_convexity_bound(at).value == pytest.approx(expected + mean_part(at, at.lower), rel=1e-8)
+    assert strong_convexity_bound(at).value == pytest.approx(expected + mean_of(at), rel=1e-8)
 
 
 def _pairs():
@@ -141,7 +159,7 @@ def test_linearisation_against_brute_force(diagonal):
     options = {"xatol": 1e-10, "fatol": 1e-13, "maxiter": 20_000, "maxfev": 20_000}
     found = optimize.minimize(linearised, start, method="Nelder-Mead", options=options)
     found = optimize.minimize(linearised, found.x, method="Nelder-Mead", options=options)
-    assert mean_part(at, at.lower) + prior_part(at) == pytest.approx(-found.fun, rel=1e-7)
+    assert mean_of(at) + prior_part(at) == pytest.approx(-found.fun, rel=1e-7)
     # Nothing but -log det in h: J, as its own brute force.
     curvature = np.diag(np.diagonal(at.curvature)) if diagonal else at.curvature
 
@@ -195,7 +213,7 @@ def test_stated_errors_of_the_moments_are_paid_for(diagonal):
     at = whitened_pass(target, family, member(family, np.array([0.2, 0.1, -0.3]), 0.3 * OTHER))
     exact = dataclasses.replace(at, gradient_error=0.0, curvature_error=0.0)
     unsure = dataclasses.replace(at, gradient_error=error, curvature_error=error)
-    parts = (lambda x: mean_part(x, x.lower), log_det_part, prior_part, lambda x: strong_convexity_bound(x).value)
+    parts = (mean_of, log_det_part, prior_part, lambda x: strong_convexity_bound(x).value)
     for _ in range(200):
         direction, change = rng.normal(size=DIM), rng.normal(size=(DIM, DIM))
         change = np.diag(np.diagonal(change)) if diagonal else change + change.T
@@ -220,11 +238,12 @@ def test_the_pass_is_the_gradient_and_its_errors_hold():
     assert at.gradient_error < 1e-6 and at.curvature_error < 1e-6
 
 
-def test_wanted_saves_the_local_bound():
+def test_the_reference_optimum_is_that_of_the_other_solver():
     target, family = linear_model("logistic"), Gaussian(DIM)
-    point = linear_model_optimum(target, family).point
-    assert len(linear_model_bounds(target, family, point, wanted=1e-3)) == 2
-    assert len(linear_model_bounds(target, family, point, wanted=1e-30)) == 3
+    best = linear_model_optimum(target, family).point
+    loc, covariance = best_gaussian(target)
+    np.testing.assert_allclose(best.loc, loc, atol=1e-9)
+    np.testing.assert_allclose(best.scale.covariance(), covariance, atol=1e-9)
 
 
 def test_where_a_bound_does_not_apply_it_says_why():

@@ -16,7 +16,8 @@ class SignalFilter(eqx.Module):
     V to $(1-b)^2 V + b^2 s$. The best step is $b = V/(V+s)$, and then $1/V_{k+1} = 1/V_k + 1/s$: Kalman's filter,
     b = 1/(k + constant), which weighs all draws alike whatever their number a step, and leaves no noise floor. V is
     predicted by that formula and corrected by the inner product of two independent estimates of the gradient, which
-    has mean V. P is what V would be had the start been the optimum: V does not fall below it.
+    has mean V. P is what V would be had the start been the optimum: V does not fall below it. Before the first
+    measurement V is infinite and P is 0.
     """
 
     signal: Scalar
@@ -34,11 +35,6 @@ class SignalFilter(eqx.Module):
         """The prediction after a step."""
         keep, added = (1 - step_size) ** 2, step_size**2 * noise
         return SignalFilter(keep * self.signal + added, keep * self.noise_left + added)
-
-
-def unknown_signal(zero: Scalar) -> SignalFilter:
-    """The filter before the first measurement, in the floating type of `zero`."""
-    return SignalFilter(zero + jnp.inf, zero)
 
 
 def best_step(signal: Scalar, noise: Scalar) -> Scalar:

@@ -10,7 +10,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo, check_parts
-from provi.algorithms.signal_filter import SignalFilter, best_step, unknown_signal
+from provi.algorithms.signal_filter import SignalFilter, best_step
 from provi.certificates.guarantee import Guarantee
 from provi.core.checks import check_positive
 from provi.core.tree import inner, select, squared_norm
@@ -109,12 +109,12 @@ class StochasticNaturalGradient(AbstractAlgorithm):
         return dataclasses.replace(self, num_draws=WholeBatch(self.num_draws))
 
     def init(self, point):
-        zero = jnp.zeros((), point.loc.dtype)
-        unknown = unknown_signal(zero)
-        limit = jnp.asarray(self.largest_step, point.loc.dtype)
-        return NaturalGradientState(
-            point, jnp.zeros((), int), unknown, unknown, limit, point, jnp.zeros((), bool), zero, zero
-        )
+        # Made on the host: outside a compiled function every operation of JAX is compiled by itself.
+        dtype = point.loc.dtype
+        zero, limit = jnp.asarray(np.zeros((), dtype)), jnp.asarray(self.largest_step, dtype)
+        step, no = jnp.asarray(np.asarray(0)), jnp.asarray(np.asarray(False))
+        unknown = SignalFilter(jnp.asarray(np.asarray(np.inf, dtype)), zero)
+        return NaturalGradientState(point, step, unknown, unknown, limit, point, no, zero, zero)
 
     def step(self, key, state, target, family, shrink):
         point, dtype = state.point, state.point.loc.dtype

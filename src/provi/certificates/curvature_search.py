@@ -57,7 +57,8 @@ def find_negative_curvature(
     )
     points, directions, excess, largest = (np.asarray(x, np.float64) for x in found)
     # Not finite is no counter-example: the density may have a boundary.
-    ratios = np.where(np.isfinite(excess) & np.isfinite(largest) & (largest > 0), excess / largest, 0.0)
+    usable = np.isfinite(excess) & np.isfinite(largest) & (largest > 0)
+    ratios = np.where(usable, np.where(usable, excess, 0.0) / np.where(usable, largest, 1.0), 0.0)
     worst = int(np.argmin(ratios))
     if not ratios[worst] < -granted:
         return None

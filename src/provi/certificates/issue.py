@@ -17,13 +17,16 @@ from provi.certificates.posterior import PosteriorBound, posterior_bound
 from provi.certificates.tail_audit import LARGEST_SHARE, REACH, unseen_share
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget
-from provi.targets.constants import Constant
+from provi.targets.constants import Constant, Constants
 from provi.targets.linear_models import AbstractLinearModel
 
 LARGEST_LINEAR = 2000
 """Dimensions above which the d x d matrices of the deterministic bounds are not formed."""
 
 DEFAULT_GRADIENTS = 200_000
+
+LARGEST_STEEPNESS = 10.0
+"""Smoothness times the largest variance of q, up to which no audit of the tails is needed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,19 +49,21 @@ def issue(
     seed: int = 0,
     wanted: float | None = None,
     max_gradients: int | None = None,
-    extra: tuple[GapBound, ...] = (),
+    known: tuple[GapBound, ...] | None = None,
 ) -> Certificate:
     """The certificate of q: deterministic for linear models, by Monte Carlo otherwise, refused where convexity fails.
 
     **Arguments:**
 
     - `confidence`: of the gap, and separately of the distance to the posterior. - `seed`: of fresh draws.
-    - `wanted`: the gap that is enough; None spends `max_gradients`. - `extra`: bounds that the caller has proven.
+    - `wanted`: the gap that is enough; None spends `max_gradients`.
+    - `known`: the deterministic bounds at `point`, if the caller has computed them.
     """
     limit = DEFAULT_GRADIENTS if max_gradients is None else max_gradients
-    evidence = gather(target, family, point, confidence=confidence, seed=seed, wanted=wanted, max_gradients=limit)
-    found = evidence.counterexample
-    bounds = evidence.bounds if found is not None else (*extra, *evidence.bounds)
+    # Host numbers that cost a pass over the data: once for all.
+    constants = target.constants
+    evidence = _gather(target, family, point, constants, known, confidence, seed, wanted, limit)
+    found, bounds = evidence.counterexample, evidence.bounds
     status, gap, level = _verdict(bounds, found)
 
     def recompute(other: int) -> Certificate:
@@ -69,62 +74,68 @@ def issue(
         status=status,
         gap=gap,
         kl=None if posterior is None else posterior.kl,
-        assumptions=(*_assumptions(target, found), *(() if evidence.tails is None else (evidence.tails,))),
+        assumptions=(*_assumptions(constants, found), *(() if evidence.tails is None else (evidence.tails,))),
         confidence=level,
         bounds=bounds,
         posterior=posterior,
         counterexample=found,
-        notes=_notes(target, family, status, bounds, posterior, found),
+        notes=_notes(constants, family, status, bounds, posterior, found),
         names=target.parameter_names,
         num_gradients=evidence.num_gradients,
         recompute=recompute,
     )
 
 
-def gather(
+def _gather(
     target: AbstractTarget,
     family: LocationScale,
     point: Point,
-    *,
+    constants: Constants,
+    known: tuple[GapBound, ...] | None,
     confidence: float,
     seed: int,
     wanted: float | None,
     max_gradients: int,
 ) -> Evidence:
     """Every bound that applies."""
+
+    def distance() -> PosteriorBound | None:
+        return posterior_bound(target, family, point, confidence=confidence, seed=seed)
+
     linear = target.linear_model()
     if isinstance(linear, AbstractLinearModel) and target.dim <= LARGEST_LINEAR:
-        bounds = linear_model_bounds(linear, family, point, wanted=wanted)
-        tails = audit_tails(target, family, point, seed)
-        posterior = None
-        if tails.status != "violated":
-            posterior = posterior_bound(target, family, point, confidence=confidence, seed=seed)
-        return Evidence(bounds, posterior, None, len(bounds))
-    concave = target.constants.log_concave
+        bounds = linear_model_bounds(linear, family, point) if known is None else known
+        tails = audit_tails(target, family, point, constants, seed)
+        return Evidence(bounds, None if tails.status == "violated" else distance(), None, len(bounds))
+    concave = constants.log_concave
     if concave.status != "proven":
         found = find_negative_curvature(target, family, point, seed=seed)
         if found is not None or concave.value is False:
             return Evidence((), None, found, 0)
     if max_gradients < fewest_gradients(target.dim):
         return Evidence((), None, None, 0)
-    tails = audit_tails(target, family, point, seed)
+    tails = audit_tails(target, family, point, constants, seed)
     if tails.status == "violated":
         return Evidence((), None, None, 0, tails)
     result = monte_carlo_bounds(
         target, family, point, confidence=confidence, seed=seed, max_gradients=max_gradients, wanted=wanted
     )
-    posterior = None
-    if result.counterexample is None:
-        posterior = posterior_bound(target, family, point, confidence=confidence, seed=seed)
+    posterior = distance() if result.counterexample is None else None
     return Evidence(result.bounds, posterior, result.counterexample, result.num_gradients, tails)
 
 
-def audit_tails(target: AbstractTarget, family: LocationScale, point: Point, seed: int) -> Assumption:
+def audit_tails(
+    target: AbstractTarget, family: LocationScale, point: Point, constants: Constants, seed: int
+) -> Assumption:
     """Whether draws of q can see what the expectations are made of: by smoothness, else by `tail_audit`."""
     statement = "draws reach what matters (batch means are nearly Gaussian)"
-    smooth = target.constants.smoothness
-    if smooth.status in ("proven", "declared"):
-        return Assumption(statement, None, smooth.status, "smooth potential: its gradient grows at most linearly")
+    smooth = constants.smoothness
+    if smooth.status in ("proven", "declared") and smooth.value is not None:
+        # In q's coordinates the gradient is Lipschitz with this constant; a huge one can still hide a wall.
+        steepness = float(smooth.value) * float(np.max(family.marginal_standard_deviation(point))) ** 2
+        if steepness <= LARGEST_STEEPNESS:
+            reason = "smooth potential: in q's coordinates its gradient grows at most linearly, with this slope"
+            return Assumption(statement, steepness, smooth.status, reason)
     share = unseen_share(target, family, point, seed=seed)
     if share > LARGEST_SHARE:
         reason = (
@@ -168,8 +179,7 @@ def _verdict(bounds: tuple[GapBound, ...], found: Counterexample | None) -> tupl
     return "none", None, None
 
 
-def _assumptions(target: AbstractTarget, found: Counterexample | None) -> tuple[Assumption, ...]:
-    constants = target.constants
+def _assumptions(constants: Constants, found: Counterexample | None) -> tuple[Assumption, ...]:
     concave = _row("potential is convex (log-concave target)", constants.log_concave)
     if found is not None:
         concave = Assumption(concave.statement, False, "violated", str(found))
@@ -181,7 +191,7 @@ def _assumptions(target: AbstractTarget, found: Counterexample | None) -> tuple[
 
 
 def _notes(
-    target: AbstractTarget,
+    constants: Constants,
     family: LocationScale,
     status: str,
     bounds: tuple[GapBound, ...],
@@ -189,7 +199,7 @@ def _notes(
     found: Counterexample | None,
 ) -> tuple[str, ...]:
     """What is missing, and what would tighten it."""
-    concave = target.constants.log_concave
+    concave = constants.log_concave
     if found is not None or concave.value is False:
         return ("No certificate: every bound needs a log-concave target. The ELBO is an estimate and a lower bound.",)
     notes = []

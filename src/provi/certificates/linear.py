@@ -17,29 +17,26 @@ from provi.families.location_scale import LocationScale, Point
 from provi.targets.linear_models import AbstractLinearModel
 
 NAMES = ("strong convexity (a)", "linearisation (b)", "local curvature (d)")
-_RADII = (2.5, 4.0, 8.0, 16.0)
-"""Radii that the local bound tries, in multiples of the whitened gradient norm."""
+_FIRST_RADIUS, _LARGEST_RADIUS, _MOST_RADII = 3.0, 30.0, 4
+"""Radii that the local bound tries, in multiples of the whitened gradient norm; each costs a pass."""
+
+_LARGEST_PRIOR_PART = 300
+"""Dimension above which the singular values of (b) are not worth their cost: (d) is sharper."""
 
 
-def linear_model_bounds(
-    target: AbstractLinearModel, family: LocationScale, point: Point, *, wanted: float | None = None
-) -> tuple[GapBound, ...]:
-    """The bounds at `point`; the local one, which costs more passes, only if the others exceed `wanted`.
+def linear_model_bounds(target: AbstractLinearModel, family: LocationScale, point: Point) -> tuple[GapBound, ...]:
+    """The three bounds at `point`, in one pass over the data for (a) and (b) and one for each radius of (d).
 
     **Arguments:**
 
     - `target`: the model. - `family`, `point`: the member q; any base and any scale.
-    - `wanted`: the gap that is to be proven, in nats; None computes all.
     """
     at = whitened_pass(target, family, point)
     numbers = (at.gradient, at.curvature, at.gradient_error, at.curvature_error)
     if not all(np.isfinite(x).all() for x in numbers):
         reason = "the mean of a data term under q is infinite, or beyond the quadrature"
         return tuple(GapBound(name, math.inf, "proven", detail=reason) for name in NAMES)
-    bounds = [strong_convexity_bound(at), linearisation_bound(at)]
-    if wanted is None or min(bound.value for bound in bounds) > wanted:
-        bounds.append(local_bound(target, family, at))
-    return tuple(bounds)
+    return strong_convexity_bound(at), linearisation_bound(at), local_bound(target, family, at)
 
 
 def strong_convexity_bound(at: WhitenedPass) -> GapBound:
@@ -59,13 +56,16 @@ def strong_convexity_bound(at: WhitenedPass) -> GapBound:
         rotated = vectors.T @ residual @ vectors
         metric = 2 / (values[:, None] + values[None, :])
         norm = math.sqrt(np.sum(rotated**2 * metric)) + at.curvature_error / math.sqrt(values[0])
-    return GapBound(NAMES[0], mean_part(at, at.lower) + 0.5 * norm**2, "proven")
+    return GapBound(NAMES[0], float(mean_part(at, at.lower, float(values[0])) + 0.5 * norm**2), "proven")
 
 
 def linearisation_bound(at: WhitenedPass) -> GapBound:
     """(b): the linearisation gap with the Gaussian prior in h, or with nothing but -log det in it: the smaller."""
-    covariance = min(log_det_part(at), prior_part(at))
-    return GapBound(NAMES[1], float(mean_part(at, at.lower) + covariance), "proven")
+    covariance = log_det_part(at)
+    if len(at.gradient) <= _LARGEST_PRIOR_PART:
+        covariance = min(covariance, prior_part(at))
+    smallest = float(np.linalg.eigvalsh(at.lower)[0])
+    return GapBound(NAMES[1], float(mean_part(at, at.lower, smallest) + covariance), "proven")
 
 
 def local_bound(target: AbstractLinearModel, family: LocationScale, at: WhitenedPass) -> GapBound:
@@ -87,8 +87,8 @@ def local_bound(target: AbstractLinearModel, family: LocationScale, at: Whitened
     covariance = log_det_part(at)
     if not math.isfinite(covariance):
         return GapBound(name, math.inf, "proven", detail="too far from the optimum: S is not positive definite")
-    for multiple in _RADII:
-        radius = multiple * unit
+    radius = _FIRST_RADIUS * unit
+    for _ in range(_MOST_RADII):
         gained = np.asarray(local_curvature(target, at.rows, at.centre, at.spread, np.asarray(radius)))
         # A Gram matrix of N products: its rounding, as in `whitened_pass`.
         slack = (at.rows.shape[0] + 8 * len(gained)) * np.finfo(float).eps * float(np.trace(gained))
@@ -96,27 +96,29 @@ def local_bound(target: AbstractLinearModel, family: LocationScale, at: Whitened
         curvature = at.prior + (gained + gained.T) / 2 - slack * np.eye(len(gained))
         smallest = float(np.linalg.eigvalsh(curvature)[0])
         if not smallest > 0:
-            continue
-        mean = mean_part(at, curvature)
+            break
+        mean = mean_part(at, curvature, smallest)
         steepness = (1 + radius) ** -2.0
         total = math.sqrt(2 * mean + size**2 / steepness)
-        inside_mean = (math.sqrt(2 * mean) + total) / math.sqrt(smallest) < radius
-        inside_scale = size / steepness + total / math.sqrt(steepness) < radius
-        if inside_mean and inside_scale:
+        needed = (math.sqrt(2 * mean) + total) / math.sqrt(smallest)
+        needed = max(needed, size / steepness + total / math.sqrt(steepness))
+        if needed < radius:
             return GapBound(name, mean + covariance, "proven", detail=f"on a region of radius {radius:.2g} around q")
+        if needed > _LARGEST_RADIUS * unit:
+            break
+        radius = 1.2 * needed  # a wider region has less curvature, so it needs a little more than was asked for
     return GapBound(name, math.inf, "proven", detail="too far from the optimum: no region holds the best member")
 
 
-def mean_part(at: WhitenedPass, curvature: np.ndarray) -> float:
-    """|g|^2 / 2 in the inverse of `curvature`, with the error of g added."""
+def mean_part(at: WhitenedPass, curvature: np.ndarray, smallest: float) -> float:
+    """|g|^2 / 2 in the inverse of `curvature`, whose least eigenvalue is `smallest`, with the error of g added."""
+    if not smallest > 0:
+        return math.inf
     try:
         factor = np.linalg.cholesky(curvature)
     except np.linalg.LinAlgError:
         return math.inf
     white = solve_triangular(factor, at.gradient, lower=True)
-    smallest = float(np.linalg.eigvalsh(curvature)[0])
-    if not smallest > 0:
-        return math.inf
     return 0.5 * (float(np.linalg.norm(white)) + at.gradient_error / math.sqrt(smallest)) ** 2
 
 

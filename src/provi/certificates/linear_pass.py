@@ -58,8 +58,7 @@ def whitened_pass(target: AbstractLinearModel, family: LocationScale, point: Poi
     prior = root.T @ prior_precision @ root
     gradient = root.T @ (prior_precision @ (loc - double.prior.mean)) + np.asarray(slope)
     likelihood = (np.asarray(gram) + np.asarray(gram).T) / 2
-    bound = target.curvature_bounds()[0]
-    lower = prior if target.curvature[0] == 0 else root.T @ bound @ root
+    lower = root.T @ target.curvature_lower_bound() @ root
     slope_error, weight_error = float(errors[0]), float(errors[1])
     return WhitenedPass(
         root=root,

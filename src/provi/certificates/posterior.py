@@ -64,9 +64,9 @@ def posterior_bound(
 
 def curvature_lower_bound(target: AbstractTarget) -> np.ndarray | None:
     """H, proven or declared and positive definite, as a matrix; None where there is none."""
-    bounds = target.curvature_bounds()
-    if bounds is not None and float(np.linalg.eigvalsh(bounds[0])[0]) > 0:
-        return bounds[0]
+    bound = target.curvature_lower_bound()
+    if bound is not None and float(np.linalg.eigvalsh(bound)[0]) > 0:
+        return bound
     constant = target.constants.strong_convexity
     if constant.status not in ("proven", "declared") or not (constant.value and constant.value > 0):
         return None

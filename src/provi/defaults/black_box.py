@@ -21,8 +21,8 @@ from provi.schedules.stationarity import StationarityRule
 from provi.targets.base import AbstractTarget
 
 MOST_STEPS = 3000
-_FIRST_TRY, _RETRY, _MOST_TRIES = 0.25, 0.3, 6
-"""The certificate is tried when the estimated gap is a quarter of `tol`, then at each fall to three tenths."""
+_FIRST_TRY, _RETRY, _MOST_TRIES = 0.1, 0.3, 6
+"""The certificate is tried when the estimated gap is a tenth of `tol`, then at each fall to three tenths."""
 
 _RUN_SHARE = 0.5
 """Of a gradient budget, for the run; the rest is for the certificate."""
@@ -50,7 +50,7 @@ class CertifiedStop:
         self.run_gradients += int(self.draws(state.step))
         if self.certificate is not None and self.certificate.status == "none":
             return self._looks_stationary(state)
-        estimate = float(state.gap) + float(state.noise)
+        estimate = float(state.gap)
         tol = self.request.tol
         if not estimate <= _FIRST_TRY * tol:
             return False

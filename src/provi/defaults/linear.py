@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from provi.algorithms.natural_gradient import NaturalGradient
+from provi.certificates.bounds import GapBound
 from provi.certificates.issue import issue
 from provi.certificates.linear import linear_model_bounds
 from provi.core.outcomes import Outcome
@@ -15,34 +16,49 @@ from provi.families.location_scale import LocationScale, Point
 from provi.runtime.run import run
 from provi.targets.linear_models import AbstractLinearModel
 
-MOST_PASSES, _MOST_FAILURES = 500, 12
-_WORTH_TRYING, _RETRY = 1.0, 0.3
+MOST_PASSES, _PATIENCE = 500, 20
+_WORTH_TRYING, _RETRY = 0.5, 0.1
 
 
 class CertifiedStop:
     """Stops when the gap is proven to be at most `tol`, or when rounding ends the progress.
 
     Half the squared whitened gradient estimates the gap. Bounds cost a pass or two, so they are tried when the
-    estimate is below `tol`, and after a failure again when it has fallen to a third.
+    estimate is half of `tol`, and after a failure again when it has fallen to a tenth.
     """
 
     def __init__(self, target: AbstractLinearModel, family: LocationScale, tol: float) -> None:
         self.target, self.family, self.tol = target, family, tol
         self.threshold = _WORTH_TRYING * tol
         self.passes, self.proven, self.stalled = 0, False, False
+        self.bounds: tuple[GapBound, ...] = ()
+        self.least, self.lowest, self.idle = math.inf, math.inf, 0
 
     def __call__(self, state: Any) -> bool:
         if int(state.stage) < 2:
             return False
         estimate = 0.5 * sum(float(norm) ** 2 for norm in state.gradient_norms)
-        self.stalled = int(state.failures) >= _MOST_FAILURES
+        self.stalled = self._stalled(estimate, float(state.evaluation.negative_elbo))
         if self.stalled or estimate > self.threshold:
             return self.stalled
-        bounds = linear_model_bounds(self.target, self.family, state.point, wanted=self.tol)
+        bounds = linear_model_bounds(self.target, self.family, state.point)
         self.passes += len(bounds)
-        self.proven = min(bound.value for bound in bounds) <= self.tol
+        self.bounds = bounds
+        self.proven = bool(min(bound.value for bound in bounds) <= self.tol)
         self.threshold = _RETRY * estimate
         return self.proven
+
+    def _stalled(self, estimate: float, negative_elbo: float) -> bool:
+        """For twenty passes neither the negative ELBO fell by more than rounding nor the gradient's norm to a half.
+
+        Rejected trials are among them: twenty of them divide the step size by 1e12.
+        """
+        rounding = 1e-12 * (1 + abs(negative_elbo))
+        progress = estimate < 0.25 * self.least or negative_elbo < self.lowest - rounding
+        self.idle = 0 if progress else self.idle + 1
+        self.least = min(self.least, estimate)
+        self.lowest = negative_elbo if negative_elbo < self.lowest - rounding else self.lowest
+        return self.idle >= _PATIENCE
 
 
 def fit_linear(target: AbstractLinearModel, family: LocationScale, start: Point | None, request: Request) -> Answer:
@@ -73,6 +89,7 @@ def fit_linear(target: AbstractLinearModel, family: LocationScale, start: Point 
         confidence=request.confidence,
         seed=certificate_seed(request.seed, 0),
         wanted=request.tol,
+        known=stop.bounds if stop.proven else None,
     )
     return Answer(_explained(found, stop, certificate.gap, request), certificate)
 

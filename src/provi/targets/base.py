@@ -61,6 +61,11 @@ class AbstractTarget(eqx.Module):
         """The same density as a linear model (an `AbstractLinearModel`), if it is one; else `None`."""
         return None
 
+    def curvature_lower_bound(self) -> np.ndarray | None:
+        """The first of `curvature_bounds`, where it can be had for less than both."""
+        bounds = self.curvature_bounds()
+        return None if bounds is None else bounds[0]
+
 
 class AbstractFiniteSum(AbstractTarget):
     """A target whose potential is a prior and a sum of data terms, prior(z) + sum_n term_n(z)."""

@@ -115,6 +115,12 @@ class AbstractLinearModel(AbstractFiniteSum):
         low = low + lower * (gram - error) if lower > 0 else low
         return low, (high + upper * (gram + error) if np.isfinite(upper) else None)
 
+    def curvature_lower_bound(self) -> np.ndarray:
+        """Without a pass over the data where the terms promise no curvature."""
+        if self.curvature[0] > 0:
+            return self.curvature_bounds()[0]
+        return self.prior.precision_matrix() - self.prior.precision_rounding() * np.eye(self.dim)
+
     @property
     def constants(self) -> Constants:
         """Proven: a log-concave likelihood under a Gaussian prior."""
