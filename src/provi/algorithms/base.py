@@ -49,8 +49,8 @@ class AbstractAlgorithm(eqx.Module):
     def output(self, state: Any) -> Point:
         """The point to return."""
 
-    def recorded_elbo(self, state: Any) -> Scalar | None:
-        """The exact ELBO of the state, where the algorithm knows it; None leaves it to a Monte-Carlo estimate."""
+    def recorded_elbo(self, state: Any) -> tuple[Any, Any] | None:
+        """The ELBO for the history and its standard error, zero if exact; None leaves it to a separate estimate."""
         del state
         return None
 

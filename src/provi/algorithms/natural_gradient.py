@@ -159,7 +159,7 @@ class NaturalGradient(AbstractAlgorithm):
         return state.point
 
     def recorded_elbo(self, state):
-        return -np.asarray(state.evaluation.negative_elbo)
+        return -np.asarray(state.evaluation.negative_elbo), 0.0
 
 
 def host_root(point: Point) -> np.ndarray:

@@ -141,6 +141,10 @@ class StochasticNaturalGradient(AbstractAlgorithm):
     def output(self, state):
         return state.point
 
+    def recorded_elbo(self, state):
+        """That of the last point at which gradients were taken, from the same draws."""
+        return -np.asarray(state.loss), np.asarray(state.loss_error)
+
 
 def _acceptable(state: NaturalGradientState, moments: ResidualMoments, error: Scalar) -> Flag:
     finite = jnp.isfinite(moments.loss) & jnp.isfinite(squared_norm(moments.estimates))

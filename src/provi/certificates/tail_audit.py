@@ -5,9 +5,9 @@ only: with $\phi(z) = e^z$ and $q = N(m, 6^2)$ all of $E\phi$ comes from six sta
 falls, and a Monte-Carlo bound would be wrong with certainty and without a sign. A smooth potential cannot do that: its
 gradient grows at most linearly. Where no smoothness is known, this audit integrates along lines: for a unit direction e
 and draws u of q, with $t \sim N(0,1)$ along e, the part of $E[(t\,\partial_e\tilde\phi)^2]$ that lies beyond four
-standard deviations, relative to the whole or to 1 if that is larger, $\tilde\phi(u) = \phi(m + Cu)$. (A part of 0.1 beyond four
-deviations moves $E[t\,\partial_e\tilde\phi]$ by at most $\sqrt{0.1\,P(|t| > 4)} < 0.003$, and a bound by its
-square.) It is a diagnostic and no proof: other directions remain.
+standard deviations, relative to the whole or to 1 if that is larger, $\tilde\phi(u) = \phi(m + Cu)$. (A part of 0.1
+beyond four deviations moves $E[t\,\partial_e\tilde\phi]$ by at most $\sqrt{0.1\,P(|t| > 4)} < 0.003$, and a bound by
+its square.) It is a diagnostic and no proof: other directions remain.
 
 What the draws of q do not see, the curvature at the draws does not show either: the directions come from points
 k u, k = 1, 2, 4, 8. The part of k u along any fixed direction is N(0, k^2), whatever the dimension, so a steep wall

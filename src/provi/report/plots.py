@@ -13,7 +13,7 @@ _LARGEST_MARGINALS = 40
 
 
 def plot_fit(fit: Any) -> Figure:
-    """Left: the ELBO estimates along the run with twice their standard error. Right: the marginals of q."""
+    """Left: the ELBO along the run, and the band that holds the best one. Right: the marginals of q."""
     shown = min(len(fit.posterior.names), _LARGEST_MARGINALS)
     with figure_style():
         figure, (left, right) = plt.subplots(
@@ -27,16 +27,23 @@ def plot_fit(fit: Any) -> Figure:
 def _trace(axes: Axes, fit: Any) -> None:
     history = fit.history
     evaluations, elbo, error = (history[name] for name in ("gradient_evaluations", "elbo", "elbo_standard_error"))
-    axes.plot(evaluations, elbo, linewidth=1.2, label="estimate from 100 draws, band two s.e.")
+    exact = not error.any()
+    label = "exact" if exact else "estimate, band two standard errors"
+    axes.plot(evaluations, elbo, linewidth=1.2, marker="." if len(elbo) < 40 else None, label=label)
     axes.fill_between(evaluations, elbo - 2 * error, elbo + 2 * error, alpha=0.2, linewidth=0)
     axes.axhline(fit.elbo.value, color="0.3", linewidth=0.8, linestyle="--", label=f"final: {fit.elbo}")
+    top = fit.elbo.value
+    if fit.certificate.gap is not None:
+        top += fit.certificate.gap
+        words = f"{fit.certificate.status}: the best is within {fit.certificate.gap:.2g} nats"
+        axes.axhspan(fit.elbo.value, top, color="tab:green", alpha=0.25, linewidth=0, label=words)
     axes.set_xscale("log")
     # The first records may be far below: show the range in which the run spends its second half, with some room.
-    tail = elbo[len(elbo) // 4 :]
-    low, high = np.min(tail - 4 * error[len(elbo) // 4 :]), np.max(tail + 4 * error[len(elbo) // 4 :])
+    half = slice(len(elbo) // 2, None)
+    low, high = np.min((elbo - 4 * error)[half]), max(np.max((elbo + 4 * error)[half]), top)
     if np.isfinite([low, high]).all() and high > low:
-        axes.set_ylim(low, high)
-    axes.set_xlabel("gradient evaluations")
+        axes.set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
+    axes.set_xlabel("passes over the data" if exact else "gradient evaluations")
     axes.set_ylabel("ELBO (nats)")
     axes.set_title("ELBO along the run")
     axes.legend(loc="lower right")

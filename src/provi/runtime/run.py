@@ -182,10 +182,11 @@ class _Driver:
     def record(self) -> None:
         algorithm, target, family = self.parts
         info, health = self.carry.info, self.carry.health
-        elbo, error = algorithm.recorded_elbo(self.carry.state), 0.0
-        if elbo is None:
+        known = algorithm.recorded_elbo(self.carry.state)
+        if known is None:
             key = jax.random.fold_in(self.record_key, self.step)
-            elbo, error = estimate_elbo(key, target, family, algorithm.output(self.carry.state), _RECORD_DRAWS)
+            known = estimate_elbo(key, target, family, algorithm.output(self.carry.state), _RECORD_DRAWS)
+        elbo, error = known
         if np.isfinite(elbo):
             self.good_state = self.carry.state
         self.history.append(
@@ -233,8 +234,10 @@ class _Driver:
         )
 
     def exact_elbo(self, state: Any) -> tuple[float, float] | None:
-        value = self.parts[0].recorded_elbo(state)
-        return None if value is None or not np.isfinite(value) else (float(value), 0.0)
+        known = self.parts[0].recorded_elbo(state)
+        if known is None or float(known[1]) > 0 or not np.isfinite(known[0]):
+            return None
+        return float(known[0]), 0.0
 
 
 def _message(outcome: Outcome, health: Any) -> str:
