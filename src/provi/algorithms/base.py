@@ -50,7 +50,10 @@ class AbstractAlgorithm(eqx.Module):
         """The point to return."""
 
     def recorded_elbo(self, state: Any) -> tuple[Any, Any] | None:
-        """The ELBO for the history and its standard error, zero if exact; None leaves it to a separate estimate."""
+        """The ELBO for the history and its standard error, zero if exact, NaN if there is none yet.
+
+        None leaves it to a separate estimate.
+        """
         del state
         return None
 

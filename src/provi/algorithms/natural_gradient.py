@@ -138,7 +138,9 @@ class NaturalGradient(AbstractAlgorithm):
         slack = 64 * jnp.finfo(loc.dtype).eps * jnp.abs(old.likelihood)
         enough = new.negative_elbo <= old.negative_elbo - promised + slack
         accepted = jnp.isfinite(new.negative_elbo) & (~moving | enough)
-        # After stage 0 the curvature at the centre is the precision to begin with.
+        # After stage 0 the curvature at the centre is the precision to begin with; nothing is known of its ELBO.
+        unknown = jnp.where(state.stage == 0, jnp.inf, new.negative_elbo)
+        new = eqx.tree_at(lambda e: e.negative_elbo, new, unknown)
         centre = prior_precision + new.curvature
         precision = jnp.where(state.stage == 0, jnp.diag(jnp.diagonal(centre)) if diagonal else centre, precision)
         grown = jnp.where(moving, jnp.minimum(_GROWTH * state.step_size, _LARGEST_STEP), state.step_size)
@@ -159,7 +161,7 @@ class NaturalGradient(AbstractAlgorithm):
         return state.point
 
     def recorded_elbo(self, state):
-        return -np.asarray(state.evaluation.negative_elbo), 0.0
+        return -np.asarray(state.evaluation.negative_elbo), 0.0 if int(state.stage) == 2 else np.nan
 
 
 def host_root(point: Point) -> np.ndarray:

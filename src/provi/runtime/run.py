@@ -183,6 +183,8 @@ class _Driver:
         algorithm, target, family = self.parts
         info, health = self.carry.info, self.carry.health
         known = algorithm.recorded_elbo(self.carry.state)
+        if known is not None and np.isnan(known[1]):  # the algorithm has not got as far as an ELBO
+            return
         if known is None:
             key = jax.random.fold_in(self.record_key, self.step)
             known = estimate_elbo(key, target, family, algorithm.output(self.carry.state), _RECORD_DRAWS)
@@ -235,7 +237,7 @@ class _Driver:
 
     def exact_elbo(self, state: Any) -> tuple[float, float] | None:
         known = self.parts[0].recorded_elbo(state)
-        if known is None or float(known[1]) > 0 or not np.isfinite(known[0]):
+        if known is None or float(known[1]) != 0 or not np.isfinite(known[0]):
             return None
         return float(known[0]), 0.0
 
