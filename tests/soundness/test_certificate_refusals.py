@@ -1,4 +1,4 @@
-"""Where no certificate may be issued: targets that are not log-concave, false claims, and tails that draws never see."""
+"""Where no certificate may be issued: targets that are not log-concave, false claims, tails that no draw sees."""
 
 import jax
 import jax.numpy as jnp

@@ -16,21 +16,32 @@ from provi.certificates.linear import linear_model_bounds
 from provi.diagnostics import exact_negative_elbo
 from provi.families import Point
 from provi.families.scales import Diagonal, Triangular
-from soundness.certificate_problems import LARGE, OTHER_BASES, SMALL, black_box, problem
+from soundness.certificate_problems import OTHER_BASES, SMALL, black_box, problem
 
 CONFIDENCE = 0.99
 FALSE_ALARM = 1e-3
 """Of all coverage tests of this file together."""
 
 GROUPS = {
-    "logistic": ["logistic", "logistic, strong prior", "logistic, n < d", "hierarchical", "Gaussian process"],
-    # The audit of the tails refuses most of these two as black boxes; what it lets through is counted.
-    "logistic, wide": ["logistic, weak prior", "logistic, separable"],
+    # As black boxes, the weak prior and the separable data are refused by the audit of the tails.
+    "logistic": [
+        "logistic",
+        "logistic, strong prior",
+        "logistic, n < d",
+        "hierarchical",
+        "Gaussian process",
+        "logistic, weak prior",
+        "logistic, separable",
+    ],
     "probit": ["probit", "probit, weak prior"],
     "Poisson": ["Poisson", "Poisson, weak prior"],
     "linear": ["linear", "linear, n < d, weak"],
     "others": ["logistic, diagonal", "Poisson, diagonal", "logistic, d = 1"],
 }
+"""Problems that share compiled code."""
+
+SOME_LARGE = ["logistic, d = 20, n = 10", "Poisson, d = 20", "Gaussian process, d = 50", "logistic, d = 200, n = 100"]
+"""Each takes seconds to compile; the command runs all."""
 
 
 def allowed_failures(trials: int, tests: int) -> int:
@@ -44,7 +55,7 @@ def test_deterministic_bounds_of_small_problems(names):
         check_deterministic_bounds(name)
 
 
-@pytest.mark.parametrize("name", [*LARGE, *OTHER_BASES])
+@pytest.mark.parametrize("name", [*SOME_LARGE, *OTHER_BASES])
 def test_deterministic_bounds(name):
     check_deterministic_bounds(name)
 
@@ -67,38 +78,30 @@ def test_all_small_problems_are_grouped():
     assert sorted(sum(GROUPS.values(), [])) == sorted(SMALL)
 
 
-@pytest.mark.parametrize(("group", "least_finite"), [(key, 0 if key == "logistic, wide" else 0.6) for key in GROUPS])
-def test_monte_carlo_coverage(group, least_finite):
+@pytest.mark.parametrize("names", GROUPS.values(), ids=GROUPS.keys())
+def test_monte_carlo_coverage(names):
     """Proven gaps of black boxes, each from 1024 to 3584 gradients so that the confidence step is what is tested.
 
-    Failures are at most a binomial quantile; the bounds are finite in most trials, and of the size of the truth in the
-    median, so that neither refusals nor huge values pass for soundness.
+    Failures are at most a binomial quantile. Half of the bounds are finite, and where the gap is above the noise floor
+    of so few gradients they are near it, so that neither refusals nor huge values pass for soundness.
     """
-    ratios, finite, trials = [], 0, 0
-    for name in GROUPS[group]:
+    ratios, trials = {size: [] for size in (0.3, 0.1, 0.03, 0.01)}, 0
+    for name in names:
         chosen = problem(name)
-        for claim in ("strongly convex", "log-concave"):
-            target = black_box(name, claim)
-            for size in (0.3, 0.1, 0.03, 0.01):
+        for target in (black_box(name, "strongly convex"), black_box(name, "log-concave")):
+            for size in ratios:
                 point = chosen.near(size, trials)
                 truth = chosen.gap(point)
-                for seed in range(7):
+                for _ in range(6):
                     trials += 1
-                    found = issue(
-                        target,
-                        chosen.family,
-                        point,
-                        confidence=CONFIDENCE,
-                        seed=100 * trials + seed,
-                        max_gradients=4000,
-                    )
+                    found = issue(target, chosen.family, point, confidence=CONFIDENCE, seed=trials, max_gradients=4000)
                     if found.gap is not None:
                         assert (found.status, found.confidence) == ("proven", CONFIDENCE)
-                        finite += 1
-                        ratios.append(found.gap / truth)
-    assert finite >= least_finite * trials
-    assert np.sum(np.asarray(ratios) < 1) <= allowed_failures(finite, len(GROUPS) + 1)
-    assert finite == 0 or np.median(ratios) <= 30
+                        ratios[size].append(found.gap / truth)
+    values = np.concatenate(list(ratios.values()))
+    assert len(values) >= trials / 2
+    assert np.sum(values < 1) <= allowed_failures(len(values), len(GROUPS) + 1)
+    assert np.median(ratios[0.3] + ratios[0.1]) <= 30
 
 
 def test_distance_to_the_posterior():
@@ -131,9 +134,9 @@ def test_verify_recomputes_with_fresh_draws():
     chosen = problem("logistic")
     point = chosen.near(0.1, 5)
     first = issue(black_box("logistic", "strongly convex"), chosen.family, point, seed=1, max_gradients=4000)
-    values = {first.gap, *(first.verify(seed).gap for seed in (2, 3))}
-    assert len(values) == 3
-    assert min(values) >= chosen.gap(point)
+    values = [first.gap, first.verify(2).gap, first.verify(3).gap]
+    assert len(set(values)) == 3
+    assert all(value is not None and value >= chosen.gap(point) for value in values)
     assert first.verify(1).gap == first.gap
 
 

@@ -44,8 +44,9 @@ _PEERS = "provi.bench.peers."
 _RATES = (1e-3, 3e-3, 1e-2)
 
 METHODS: dict[str, Method] = {
-    "provi-glm": Method("ProVI, GLM", _PEERS + "provi_glm", (), "", THRESHOLDS, "tol", True),
-    "provi": Method("ProVI, black box", _PEERS + "provi_blackbox", (), "", THRESHOLDS, "tol", True),
+    "provi-glm": Method("ProVI, GLM, with its proof", _PEERS + "provi_glm", (), "", THRESHOLDS, "tol", True),
+    "provi": Method("ProVI, black box, with its proof", _PEERS + "provi_blackbox", (), "", THRESHOLDS, "tol", True),
+    "provi-optimiser": Method("ProVI, black box, no proof", _PEERS + "provi_optimiser", (), "", (0.5,), "largest step"),
     "numpyro": Method(
         "NumPyro AutoMultivariateNormal", _PEERS + "numpyro_adam", ("numpyro",), "numpyro", _RATES, "Adam rate"
     ),

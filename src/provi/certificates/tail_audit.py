@@ -27,23 +27,25 @@ from provi.targets.base import AbstractTarget
 
 REACH, LARGEST_SHARE = 4.0, 0.1
 _NODES, _RANGE, _NUM_BASES, _POWER_STEPS = 49, 12.0, 4, 6
-_STRETCHES, _PAIRS = (1.0, 2.0, 4.0, 8.0), 6
+_STRETCHES = (1.0, 2.0, 4.0, 8.0)
 
 
-def unseen_share(target: AbstractTarget, family: LocationScale, point: Point, *, seed: int) -> float:
+def unseen_share(
+    target: AbstractTarget, family: LocationScale, point: Point, *, seed: int, num_pairs: int = 6
+) -> float:
     """The largest share found over lines along the steepest directions and random ones; 1 where it is not finite.
 
     Directions of large curvature are found by power iteration on the Hessian at draws of q and far beyond them.
 
     **Arguments:**
 
-    - `family`, `point`: q. - `seed`: of the draws.
+    - `family`, `point`: q. - `seed`: of the draws. - `num_pairs`: of antithetic draws, each with 16 lines.
     """
     del family  # tails of the normal are the lightest that can hide something: a heavier base sees more
     rng = np.random.default_rng(seed)
     bases = rng.standard_normal((_NUM_BASES, target.dim))
     bases[0] = 0.0
-    half = rng.standard_normal((_PAIRS, target.dim))
+    half = rng.standard_normal((num_pairs, target.dim))
     # Both signs: a wall stands on one side only.
     places = np.concatenate([stretch * sign * half for stretch in _STRETCHES for sign in (1, -1)])
     directions = rng.standard_normal(places.shape)
