@@ -7,7 +7,7 @@ Three parts, over the 28 problems of tests/soundness/certificate_problems.py (di
   gaps are held against a one-sided binomial test at level 1e-3;
 - looseness: reported gap over true gap, where the true gap is between 1e-6 and 1.
 
-    python benchmarks/certificate_soundness.py [--seeds 20] [--large-seeds 5] [--out FILE.json]
+    python benchmarks/certificate_soundness.py [--seeds 20] [--large-seeds 8] [--parts PARTS] [--out FILE.json]
 """
 
 import argparse
@@ -36,16 +36,8 @@ from soundness.certificate_problems import LARGE, OTHER_BASES, SMALL, black_box,
 CONFIDENCE, LEVEL = 0.99, 1e-3
 CLAIMS = ("strongly convex", "log-concave")
 RANGE = (1e-6, 1.0)
-HIGH = [
-    "Gaussian process, d = 50",
-    "hierarchical, d = 52",
-    "linear, d = 60",
-    "logistic, d = 100, separable",
-    "logistic, d = 200, n = 100",
-    "logistic, d = 200, weak",
-    "logistic, d = 200, diagonal",
-]
-MIDDLE = ["logistic, d = 20, n = 10", "probit, d = 30", "Poisson, d = 20"]
+MIDDLE, HIGH = list(LARGE)[:3], list(LARGE)[3:]
+"""Dimension 20 and 30, and from 50 to 200."""
 
 
 def deterministic():
@@ -148,7 +140,7 @@ def looseness(way, names, sizes, seeds):
                         "seed": seed,
                         "truth": truth,
                         "gap": gap,
-                        "below": gap is not None and gap < truth - chosen.accuracy,
+                        "below": gap is not None and bool(gap < truth - chosen.accuracy),
                         "inside": inside,
                         "ratio": gap / truth if inside and gap is not None else None,
                     }
@@ -184,43 +176,16 @@ def summary(rows):
     return table
 
 
-def say(*parts):
-    print(f"[{time.process_time():6.0f} s]", *parts, flush=True)
+def all_coverage(arguments):
+    """Part two."""
+    rows = coverage([*SMALL, *MIDDLE], (0.3, 0.1, 0.03, 0.01), arguments.seeds)
+    rows += coverage(HIGH, (0.3, 0.1, 0.03), arguments.large_seeds)
+    yield {"summary": binomial(rows), "rows": rows}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20, help="of the coverage trials, up to dimension 30")
-    parser.add_argument("--large-seeds", type=int, default=5, help="from dimension 50 on")
-    parser.add_argument("--out", default="certificate-soundness.json")
-    arguments = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
-    record = {
-        "date": datetime.date.today().isoformat(),
-        "command": " ".join(["python", *sys.argv]),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores shared with other jobs",
-        "versions": {
-            "python": platform.python_version(),
-            "provi": provi.__version__,
-            "jax": jax.__version__,
-            "numpy": np.__version__,
-            "scipy": scipy.__version__,
-        },
-        "confidence": CONFIDENCE,
-        "level_of_the_binomial_test": LEVEL,
-    }
-
-    def keep(**more):
-        record.update(more, seconds=round(time.perf_counter() - started))
-        Path(arguments.out).write_text(json.dumps(record, indent=1) + "\n")
-
-    started = time.perf_counter()
-    keep(deterministic=deterministic())
-    say("deterministic", record["deterministic"])
-    trials = coverage([*SMALL, *MIDDLE], (0.3, 0.1, 0.03, 0.01), arguments.seeds)
-    trials += coverage(HIGH, (0.3, 0.1, 0.03), arguments.large_seeds)
-    keep(coverage=binomial(trials), coverage_by_problem=trials)
-    say("coverage", record["coverage"])
+def all_looseness(arguments):
+    """Part three, kept after each way of certifying."""
+    del arguments
     rows, models = [], [*SMALL, *MIDDLE, *HIGH]
     boxes = [*SMALL, "Poisson, d = 20", "Gaussian process, d = 50"]
     for way, names, sizes, seeds in (
@@ -232,9 +197,45 @@ def main():
         ("certify, black box", boxes, (0.3, 0.7), 1),
     ):
         rows += looseness(way, names, sizes, seeds)
-        keep(looseness=summary(rows), looseness_rows=rows)
-    for row in record["looseness"]:
-        print(row)
+        yield {"summary": summary(rows), "rows": rows}
+
+
+PARTS = {"deterministic": lambda _: [deterministic()], "coverage": all_coverage, "looseness": all_looseness}
+
+
+def description():
+    """When, where and with what."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores shared with other jobs",
+        "versions": {"python": platform.python_version()}
+        | {package.__name__: package.__version__ for package in (provi, jax, np, scipy)},
+        "confidence": CONFIDENCE,
+        "level_of_the_binomial_test": LEVEL,
+    }
+
+
+def say(*parts):
+    print(f"[{time.process_time():6.0f} s]", *parts, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=20, help="of the coverage trials, up to dimension 30")
+    parser.add_argument("--large-seeds", type=int, default=8, help="from dimension 50 on")
+    parser.add_argument("--parts", default="deterministic,coverage,looseness", help="the others stay as in the file")
+    parser.add_argument("--out", default="certificate-soundness.json")
+    arguments = parser.parse_args()
+    jax.config.update("jax_enable_x64", True)
+    out, command = Path(arguments.out), " ".join(["python", *sys.argv])
+    record = json.loads(out.read_text()) if out.exists() else {}
+    record |= description()
+    for part in arguments.parts.split(","):
+        started = time.perf_counter()
+        for found in PARTS[part](arguments):
+            record[part] = {"command": command, "seconds": round(time.perf_counter() - started), **found}
+            out.write_text(json.dumps(record, indent=1) + "\n")
+        say(part, record[part].get("summary", record[part]))
 
 
 if __name__ == "__main__":
