@@ -21,8 +21,8 @@ from provi.schedules.stationarity import StationarityRule
 from provi.targets.base import AbstractTarget
 
 MOST_STEPS = 3000
-_FIRST_TRY, _RETRY, _MOST_TRIES = 0.1, 0.3, 6
-"""The certificate is tried when the estimated gap is a tenth of `tol`, then at each fall to three tenths."""
+_FIRST_TRY, _RETRY, _MOST_TRIES = 0.2, 0.3, 6
+"""The certificate is tried when the estimated gap is a fifth of `tol`, then at each fall to three tenths."""
 
 _RUN_SHARE = 0.5
 """Of a gradient budget, for the run; the rest is for the certificate."""
