@@ -49,7 +49,7 @@ def fit(
     **Arguments:**
 
     - `target`: what to approximate, `provi.targets.LogisticRegression(X, y)`, `provi.targets.LogDensity(fn, dim)`, ...
-    - `family`: default the Gaussian with full covariance (diagonal above 500 dimensions).
+    - `family`: default the Gaussian with full covariance (diagonal above 500 dimensions, 1000 for a linear model).
     - `algorithm`: e.g. `provi.algorithms.ProxSGD.from_theorem(target, family, budget=100_000)`. The default is the
       fastest method for the target's structure (`provi.defaults.run_default`), stopped by its certificate.
     - `tol`: nats. The default stops when the gap to the best member of the family is certified to be at most this.
@@ -106,7 +106,9 @@ def _check_arguments(target: Any, family: Any, algorithm: Any, seed: Any) -> Non
 
 
 def _default_family(target: AbstractTarget) -> LocationScale:
-    return Gaussian(target.dim, "triangular" if target.dim <= _LARGEST_DENSE else "diagonal")
+    # A linear model forms a d x d matrix at each step anyway, so that a full covariance costs it little more.
+    largest = _LARGEST_DENSE if target.linear_model() is None else 2 * _LARGEST_DENSE
+    return Gaussian(target.dim, "triangular" if target.dim <= largest else "diagonal")
 
 
 def _check_finite(target: AbstractTarget, loc: np.ndarray) -> None:

@@ -103,7 +103,9 @@ def local_bound(target: AbstractLinearModel, family: LocationScale, at: Whitened
         needed = (math.sqrt(2 * mean) + total) / math.sqrt(smallest)
         needed = max(needed, size / steepness + total / math.sqrt(steepness))
         if needed < radius:
-            return GapBound(name, mean + covariance, "proven", detail=f"on a region of radius {radius:.2g} around q")
+            return GapBound(
+                name, float(mean + covariance), "proven", detail=f"on a region of radius {radius:.2g} around q"
+            )
         if needed > _LARGEST_RADIUS * unit:
             break
         radius = 1.2 * needed  # a wider region has less curvature, so it needs a little more than was asked for
