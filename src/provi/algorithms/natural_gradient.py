@@ -20,6 +20,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo, check_parts
 from provi.certificates.guarantee import Guarantee
+from provi.certificates.linear_pass import square_root
 from provi.core.tree import select, squared_norm
 from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 from provi.families.bases import Normal
@@ -101,7 +102,7 @@ class NaturalGradient(AbstractAlgorithm):
         # Made on the host: outside a compiled function every operation of JAX is compiled by itself.
         infinite, one = jnp.asarray(np.asarray(np.inf, dtype)), jnp.asarray(np.ones((), dtype))
         vector, matrix = jnp.asarray(np.zeros(dim, dtype)), jnp.asarray(np.zeros((dim, dim), dtype))
-        root = host_root(point)
+        root = square_root(point)
         precision = np.linalg.inv(root @ root.T)
         return NaturalGradientState(
             point,
@@ -162,17 +163,6 @@ class NaturalGradient(AbstractAlgorithm):
 
     def recorded_elbo(self, state):
         return -np.asarray(state.evaluation.negative_elbo), 0.0 if int(state.stage) == 2 else np.nan
-
-
-def host_root(point: Point) -> np.ndarray:
-    """C as a float64 matrix on the host."""
-    match point.scale:
-        case Diagonal(diagonal=diagonal):
-            return np.diag(np.asarray(diagonal, np.float64))
-        case Triangular(matrix=matrix) | Symmetric(matrix=matrix):
-            return np.asarray(matrix, np.float64)
-        case _:
-            raise ValueError(f"A {point.scale.kind} scale has no square root C.")
 
 
 def evaluate(

@@ -16,8 +16,9 @@ import numpy as np
 from jax.scipy.linalg import cho_solve
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo, check_parts
-from provi.algorithms.natural_gradient import host_root, scale_from_precision
+from provi.algorithms.natural_gradient import scale_from_precision
 from provi.certificates.guarantee import Guarantee
+from provi.certificates.linear_pass import square_root
 from provi.core.tree import squared_norm
 from provi.core.types import Count, Matrix, Vector
 from provi.families.bases import Normal
@@ -60,7 +61,7 @@ class SiteTable(AbstractAlgorithm):
 
     def init(self, point):
         """Sites are zero: the precision of the start stands in for the prior until the first pass has replaced it."""
-        root = host_root(point)
+        root = square_root(point)
         precision = np.linalg.inv(root @ root.T)
         dtype, empty = point.loc.dtype, np.zeros(self.num_rows)
         arrays = (precision, precision @ np.asarray(point.loc, np.float64), empty, empty)

@@ -16,6 +16,9 @@ from provi.families.location_scale import LocationScale, Point
 from provi.runtime.run import run
 from provi.targets.linear_models import AbstractLinearModel
 
+CERTIFICATE_PASSES = 3
+"""What the bounds at one point cost: one pass for (a) and (b), one or two for (d)."""
+
 MOST_PASSES, _PATIENCE = 500, 20
 _WORTH_TRYING, _RETRY = 0.5, 0.1
 
@@ -27,8 +30,9 @@ class CertifiedStop:
     estimate is half of `tol`, and after a failure again when it has fallen to a tenth.
     """
 
-    def __init__(self, target: AbstractLinearModel, family: LocationScale, tol: float) -> None:
+    def __init__(self, target: AbstractLinearModel, family: LocationScale, tol: float, most_passes: int | None) -> None:
         self.target, self.family, self.tol = target, family, tol
+        self.most_passes, self.spent = most_passes or MOST_PASSES, False
         self.threshold = _WORTH_TRYING * tol
         self.passes, self.proven, self.stalled = 0, False, False
         self.bounds: tuple[GapBound, ...] = ()
@@ -39,8 +43,10 @@ class CertifiedStop:
             return False
         estimate = 0.5 * sum(float(norm) ** 2 for norm in state.gradient_norms)
         self.stalled = self._stalled(estimate, float(state.evaluation.negative_elbo))
-        if self.stalled or estimate > self.threshold:
-            return self.stalled
+        # The last certificate must still be paid for.
+        self.spent = int(state.step) + self.passes + 2 * CERTIFICATE_PASSES > self.most_passes
+        if self.stalled or self.spent or estimate > self.threshold:
+            return self.stalled or (self.spent and self.passes > 0)
         bounds = linear_model_bounds(self.target, self.family, state.point)
         self.passes += len(bounds)
         self.bounds = bounds
@@ -66,15 +72,19 @@ def fit_linear(target: AbstractLinearModel, family: LocationScale, start: Point 
     mean = np.asarray(target.prior.mean, np.float64)
     point = family.point(mean, 1.0, target.dtype) if start is None else start
     algorithm = NaturalGradient(from_curvature=start is None)
-    stop = CertifiedStop(target, family, request.tol)
-    steps = min(MOST_PASSES, request.budget.steps or MOST_PASSES)
+    stop = CertifiedStop(target, family, request.tol, request.budget.gradients)
+    budget = request.budget
+    if budget.gradients is not None:
+        # The certificate of the result is paid for out of the budget, if that leaves anything for the run.
+        budget = dataclasses.replace(budget, gradients=max(budget.gradients - CERTIFICATE_PASSES, 1))
+    steps = min(MOST_PASSES, budget.steps or MOST_PASSES)
     found = run(
         algorithm,
         target,
         family,
         point,
         seed=request.seed,
-        budget=request.budget,
+        budget=budget,
         num_steps=steps,
         num_records=2 * steps,
         stop=stop,
@@ -96,7 +106,7 @@ def fit_linear(target: AbstractLinearModel, family: LocationScale, start: Point 
 
 def _explained(found: Any, stop: CertifiedStop, gap: float | None, request: Request) -> Any:
     """The run with the passes of its certificates counted, and a message that says what was reached and what not."""
-    passes = found.gradient_evaluations + stop.passes
+    passes = found.gradient_evaluations + stop.passes + (0 if stop.proven else CERTIFICATE_PASSES)
     reached = gap is not None and gap <= request.tol
     if reached:
         outcome, message = Outcome.TOLERANCE, f"the gap is proven to be at most {gap:.3g} <= tol = {request.tol:g} nats"
@@ -104,6 +114,8 @@ def _explained(found: Any, stop: CertifiedStop, gap: float | None, request: Requ
         shown = "no bound" if gap is None or math.isinf(gap) else f"{gap:.3g}"
         outcome = Outcome.COMPLETED
         message = f"no step lowers the negative ELBO any more; the proven gap is {shown}, above tol = {request.tol:g}"
+    elif found.outcome is Outcome.TOLERANCE:  # stopped because another certificate would not be within the budget
+        outcome, message = Outcome.GRADIENT_BUDGET, Outcome.GRADIENT_BUDGET.value
     else:
         return dataclasses.replace(found, gradient_evaluations=passes)
     return dataclasses.replace(found, gradient_evaluations=passes, outcome=outcome, message=message)
