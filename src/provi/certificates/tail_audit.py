@@ -27,7 +27,7 @@ from provi.targets.base import AbstractTarget
 from provi.targets.linear_models import AbstractLinearModel
 
 REACH, LARGEST_SHARE = 4.0, 0.1
-_NODES, _RANGE, _NUM_BASES, _POWER_STEPS = 49, 12.0, 4, 6
+_NODES, _RANGE, _NUM_BASES, _POWER_STEPS, _RANDOM_LINES = 49, 12.0, 4, 6, 12
 _STRETCHES, _PAIRS = (1.0, 2.0, 4.0, 8.0), 6
 
 
@@ -115,10 +115,7 @@ def _shares(target: AbstractTarget, loc: Any, factor: Any, bases: Any, places: A
         outside = jnp.sum(jnp.where(jnp.abs(nodes) > REACH, values, 0))
         return outside / jnp.maximum(jnp.sum(values), 1)
 
-    def line(triple):
-        direction, at, base = triple
-        found, start = steepest(direction, at)
-        return jnp.maximum(share(found, base), share(start, base))
-
-    count = directions.shape[0]
-    return jax.lax.map(line, (directions, places, bases[jnp.arange(count) % bases.shape[0]]))
+    found, random = jax.lax.map(lambda pair: steepest(*pair), (directions, places))
+    lines = jnp.concatenate([found, random[:_RANDOM_LINES]])
+    through = bases[jnp.arange(lines.shape[0]) % bases.shape[0]]
+    return jax.lax.map(lambda pair: share(*pair), (lines, through))
