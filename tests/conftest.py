@@ -4,6 +4,7 @@ import importlib.util
 
 import jax
 import matplotlib
+import pytest
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_enable_x64", True)
@@ -16,3 +17,10 @@ matplotlib.use("Agg")
 # The GPU machine has no beartype: there the tests run without these checks.
 if importlib.util.find_spec("beartype") is not None:
     install_import_hook("provi", "beartype.beartype")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_compiled_programs():
+    """Each compiled program holds memory maps, of which Linux grants 65530: a worker that keeps all of them crashes."""
+    yield
+    jax.clear_caches()

@@ -162,6 +162,7 @@ def test_a_narrow_q_is_found_out():
 def test_without_arviz_stats(monkeypatch):
     monkeypatch.setitem(sys.modules, "arviz_stats", None)
     monkeypatch.setitem(sys.modules, "arviz_stats.base", None)
+    monkeypatch.setitem(sys.modules, "arviz_stats.base.array", None)
     family = Gaussian(3)
     found = importance_diagnostics(TARGET, family, wide_point(family), num_draws=2000)
     assert found.pareto_k is None and "not computed" in found.advice

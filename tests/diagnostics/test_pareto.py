@@ -43,5 +43,6 @@ def test_advice_follows_the_thresholds():
 def test_without_arviz_stats(monkeypatch):
     monkeypatch.setitem(sys.modules, "arviz_stats", None)
     monkeypatch.setitem(sys.modules, "arviz_stats.base", None)
+    monkeypatch.setitem(sys.modules, "arviz_stats.base.array", None)
     with pytest.raises(ImportError, match=r"provi\[arviz\]"):
         pareto_k(np.arange(30.0))
