@@ -21,7 +21,7 @@ def demo(output: Path, seed: int = 0) -> Path:
     console.print(f"\nELBO {result.elbo} nats (in closed form, with a bound on its error)")
     console.print(
         f"{result.num_steps} natural-gradient steps, {result.gradient_evaluations} passes over the data with the "
-        f"certificate's, {result.seconds:.1f} s of which most is compilation.\n"
+        f"certificate's, {result.seconds:.1f} s with compilation.\n"
     )
     result.certificate.print(console)
     output.mkdir(parents=True, exist_ok=True)
