@@ -36,7 +36,8 @@ def make_record(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "versions": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
-        "command": " ".join(["provi", *sys.argv[1:]]),
+        # Run from the checkout: where that lies on this machine is nobody's concern.
+        "command": " ".join(["provi", *("." if Path(word).is_absolute() else word for word in sys.argv[1:])]),
         "rows": rows,
     }
 

@@ -189,8 +189,7 @@ class _Driver:
             key = jax.random.fold_in(self.record_key, self.step)
             known = estimate_elbo(key, target, family, algorithm.output(self.carry.state), _RECORD_DRAWS)
         elbo, error = known
-        if np.isfinite(elbo):
-            self.good_state = self.carry.state
+        self.good_state = self.carry.state if np.isfinite(elbo) else self.good_state
         self.history.append(
             step=self.step,
             gradient_evaluations=health.gradient_evaluations,
@@ -236,10 +235,8 @@ class _Driver:
         )
 
     def exact_elbo(self, state: Any) -> tuple[float, float] | None:
-        known = self.parts[0].recorded_elbo(state)
-        if known is None or float(known[1]) != 0 or not np.isfinite(known[0]):
-            return None
-        return float(known[0]), 0.0
+        value, error = self.parts[0].recorded_elbo(state) or (np.nan, np.nan)
+        return (float(value), 0.0) if float(error) == 0 and np.isfinite(value) else None
 
 
 def _message(outcome: Outcome, health: Any) -> str:
