@@ -209,7 +209,7 @@ def _notes(
     if status == "none":
         notes.append("A larger budget, a longer run, or lighter tails (see the assumptions) would give a finite bound.")
     elif bounds and any(bound.confidence is not None for bound in bounds):
-        notes.append("Confidence levels take batch means as Gaussian (docs/theory/certificates.md, 6).")
+        notes.append("The confidence level is asymptotic: it presumes that draws reach what matters (see assumptions).")
     if posterior is None:
         notes.append(
             "Distance to the posterior: needs strong_convexity > 0 (proven or declared) and a base with a score."

@@ -41,8 +41,10 @@ class Assumption:
 class Certificate:
     """What is proven of a fit.
 
-    - `status`: 'proven' when `gap` follows from proven or declared assumptions, 'conditional' when it rests on an
-      assumption that was not verified, 'none' when there is no bound.
+    - `status`: 'proven' when `gap` follows from proven or declared properties of the target, 'conditional' when it
+      rests on one that was not verified, 'none' when there is no bound. A Monte-Carlo bound is 'proven' at its
+      `confidence`, which is asymptotic and, where smoothness is unknown, rests on an audit of the tails: a row
+      'estimated' in `assumptions`.
     - `gap`: an upper bound, in nats, on how much better the best member of the family is; None when there is none.
     - `confidence`: the probability with which `gap` holds at least; None for a deterministic bound.
     - `kl`: an upper bound on KL(q || posterior), None when there is none; `posterior`: that and what follows from it.
