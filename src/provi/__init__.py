@@ -4,7 +4,7 @@
 `provi.theory` the theorems as functions.
 """
 
-from provi import algorithms, data, estimators, families, schedules, targets, theory
+from provi import algorithms, data, estimators, families, kernels, schedules, targets, theory
 from provi.certificates.ledger import Certificate
 from provi.certify import certify
 from provi.core.compilation import enable_compilation_cache
@@ -28,6 +28,7 @@ __all__ = [
     "estimators",
     "families",
     "fit",
+    "kernels",
     "load",
     "schedules",
     "targets",

@@ -1,0 +1,119 @@
+"""Preconditioned conjugate gradients for many right-hand sides, and the preconditioner for identity plus low rank."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from provi.core.types import Count, Scalar, Vector
+
+Columns = Float[Array, "dim columns"]
+"""Vectors side by side, one a column."""
+
+
+class LinearSolution(NamedTuple):
+    """`solution` of A X = B, `relative_residuals` |b - A x| / |b| for each column, computed anew from the solution,
+    and `iterations`, the number of products with A before that."""
+
+    solution: Columns
+    relative_residuals: Float[Array, " columns"]
+    iterations: Count
+
+
+def solve(
+    matvec: Callable[[Columns], Columns],
+    rhs: Columns,
+    precondition: Callable[[Columns], Columns],
+    tolerance: Any,
+    max_iterations: Any,
+) -> LinearSolution:
+    r"""The solution of $A X = B$ for a symmetric positive definite A, by preconditioned conjugate gradients.
+
+    All columns advance together, each with its own step sizes, until each has a residual of at most
+    `tolerance` times its right-hand side, or `max_iterations` products are made. After k products the error in the
+    norm of A is at most $2 ((\sqrt\kappa - 1)/(\sqrt\kappa + 1))^k$ times that at the start, $\kappa$ the condition
+    number of $M^{-1} A$. The tolerance bounds the error: $|x - A^{-1}b| \le \mathrm{tolerance}\,|b|/\lambda_{\min}(A)$,
+    and $\lambda_{\min} \ge 1$ for $I + S^{1/2} K S^{1/2}$.
+
+    **Arguments:**
+
+    - `matvec`: V -> A V, for columns.
+    - `rhs`: B, one right-hand side a column; a column of zeros has the solution zero.
+    - `precondition`: V -> M^-1 V, for columns, symmetric positive definite; `lambda v: v` for none.
+    - `tolerance`: relative to each column's norm; not below the rounding of a product with A.
+    - `max_iterations`: the largest number of products.
+
+    **Returns:** a `LinearSolution`. A column that was not solved, also because A is not positive definite, shows in
+    `relative_residuals`.
+    """
+    norms = _norms(rhs)
+    goal = tolerance * norms
+
+    def unfinished(residual: Columns) -> Array:
+        return _norms(residual) > goal
+
+    def proceed(carry: Any) -> Array:
+        _, _, _, _, active, count = carry
+        return jnp.any(active) & (count < max_iterations)
+
+    def step(carry: Any) -> Any:
+        solution, residual, direction, product, active, count = carry
+        image = matvec(direction)
+        curvature = jnp.sum(direction * image, axis=0)
+        # A solved column stays as it is; so does one that meets a direction of no positive curvature.
+        active = active & (curvature > 0)
+        length = jnp.where(active, product / jnp.where(active, curvature, 1), 0)[None, :]
+        solution, residual = solution + length * direction, residual - length * image
+        preconditioned = precondition(residual)
+        following = jnp.sum(residual * preconditioned, axis=0)
+        ratio = jnp.where(active, following / jnp.where(product > 0, product, 1), 0)[None, :]
+        direction = preconditioned + ratio * direction
+        return solution, residual, direction, following, active & unfinished(residual), count + 1
+
+    first = precondition(rhs)
+    start = (jnp.zeros_like(rhs), rhs, first, jnp.sum(rhs * first, axis=0), unfinished(rhs), jnp.zeros((), jnp.int32))
+    solution, *_, iterations = jax.lax.while_loop(proceed, step, start)
+    residuals = _norms(rhs - matvec(solution)) / jnp.where(norms > 0, norms, 1)
+    return LinearSolution(solution, residuals, iterations)
+
+
+class IdentityPlusLowRank(eqx.Module):
+    r"""$M = I + S^{1/2} P P' S^{1/2}$, S = diag(s): with $K \approx P P'$ the preconditioner of
+    $B = I + S^{1/2} K S^{1/2}$.
+
+    Woodbury's identity with $W = S^{1/2} P$ gives $M^{-1} = I - W (I + W'W)^{-1} W'$: a Cholesky factor of the size
+    of the rank, of a matrix with no eigenvalue below 1.
+
+    **Arguments:**
+
+    - `factor`: P, of shape (n, rank).
+    - `weights`: s, not negative; zeros are allowed.
+    """
+
+    factor: Float[Array, "dim rank"]
+    cholesky: Float[Array, "rank rank"]
+
+    def __init__(self, factor: Float[Array, "dim rank"], weights: Vector):
+        self.factor = jnp.sqrt(weights)[:, None] * factor
+        identity = jnp.eye(factor.shape[1], dtype=factor.dtype)
+        self.cholesky = jnp.linalg.cholesky(identity + self.factor.T @ self.factor)
+
+    def solve(self, columns: Columns) -> Columns:
+        """M^-1 V."""
+        inner = jax.scipy.linalg.cho_solve((self.cholesky, True), self.factor.T @ columns)
+        return columns - self.factor @ inner
+
+    def multiply(self, columns: Columns) -> Columns:
+        """M V."""
+        return columns + self.factor @ (self.factor.T @ columns)
+
+    def log_determinant(self) -> Scalar:
+        """log det M = log det (I + W'W)."""
+        return 2 * jnp.sum(jnp.log(jnp.diagonal(self.cholesky)))
+
+
+def _norms(columns: Columns) -> Float[Array, " columns"]:
+    return jnp.sqrt(jnp.sum(columns**2, axis=0))
