@@ -20,7 +20,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo, check_parts
 from provi.certificates.guarantee import Guarantee
-from provi.certificates.linear_pass import square_root
+from provi.certificates.linear_pass import check_normal, square_root
 from provi.core.tree import select, squared_norm
 from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 from provi.families.bases import Normal
@@ -30,6 +30,7 @@ from provi.families.scales import Diagonal, Symmetric, Triangular
 from provi.schedules.batch_sizes import AbstractBatchSize, ConstantBatch
 from provi.targets.linear_models import AbstractLinearModel
 from provi.targets.link_moments import quadrature_moments
+from provi.targets.row_blocks import Rows, keep, sum_over_rows
 
 _GROWTH, _LARGEST_STEP, _FULL_STEP, _POINT_VARIANCE = 4.0, 1e8, 8.0, 1e-6
 
@@ -94,6 +95,7 @@ class NaturalGradient(AbstractAlgorithm):
             raise ValueError("NaturalGradient has no low-rank form: use scale='diagonal' or 'triangular'.")
         if isinstance(family.base, Normal):
             return self
+        check_normal(target, family)
         rule = tuple(jnp.asarray(x, target.dtype) for x in marginal_quadrature(family.base, family.dim))
         return eqx.tree_at(lambda a: a.rule, self, rule, is_leaf=lambda x: x is None)
 
@@ -170,23 +172,25 @@ def evaluate(
 ) -> Evaluation:
     """One pass over the data; without `spread` the data see the location only."""
     root = point.scale.apply(jnp.eye(family.dim, dtype=point.loc.dtype)).T  # C
-    variance = jnp.where(spread, jnp.sum((target.design @ root) ** 2, axis=1), _POINT_VARIANCE)
-    centre = target.design @ point.loc
-    if rule is None:
-        moments = target.gaussian_moments(centre, variance, target.response)
-    else:
-        moments = quadrature_moments(
-            lambda eta: target.link_potential(eta, target.response), centre, jnp.sqrt(variance), rule
-        )
-    likelihood = jnp.sum(moments.value)
+
+    def sums(rows: Rows, real: Any) -> Any:
+        design = rows.design
+        variance = jnp.where(spread, jnp.sum((design @ root) ** 2, axis=1), _POINT_VARIANCE)
+        centre, variance = design @ point.loc, rows.total_variance(variance)
+        if rule is None:
+            moments = target.gaussian_moments(centre, variance, rows.response)
+        else:
+            moments = quadrature_moments(
+                lambda eta: target.link_potential(eta, rows.response), centre, jnp.sqrt(variance), rule
+            )
+        moments = keep(real, moments)
+        curvature = design.T @ (moments.weight[:, None] * design)
+        return jnp.sum(moments.value), design.T @ moments.slope, curvature
+
+    likelihood, slope, curvature = sum_over_rows(target, sums)
     prior = target.prior.potential(point.loc) + 0.5 * jnp.sum((whitener @ root) ** 2)
-    curvature = target.design.T @ (moments.weight[:, None] * target.design)
-    return Evaluation(
-        likelihood + prior - family.entropy(point),
-        likelihood,
-        target.design.T @ moments.slope,
-        (curvature + curvature.T) / 2,
-    )
+    negative_elbo = likelihood + prior - family.entropy(point)
+    return Evaluation(negative_elbo, likelihood, slope, (curvature + curvature.T) / 2)
 
 
 def scale_from_precision(precision: Matrix, kind: str) -> Any:

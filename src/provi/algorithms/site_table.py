@@ -25,8 +25,9 @@ from provi.families.bases import Normal
 from provi.families.location_scale import Point
 from provi.schedules.batch_sizes import AbstractBatchSize, ConstantBatch
 from provi.targets.linear_models import AbstractLinearModel
+from provi.targets.row_blocks import keep
 
-_SMALLEST_BLOCK, _ROWS_PER_COLUMN = 512, 4
+_SMALLEST_BLOCK, _ROWS_PER_COLUMN = 512, 8
 
 
 class SiteTableState(eqx.Module):
@@ -70,45 +71,41 @@ class SiteTable(AbstractAlgorithm):
 
     def step(self, key, state, target: Any, family, shrink):
         del shrink
-        rows, dim = target.design.shape
+        rows, dim = target.num_terms, target.dim
         block = min(rows, max(_SMALLEST_BLOCK, _ROWS_PER_COLUMN * dim))
         num_blocks = -(-rows // block)
         block = -(-rows // num_blocks)
         order = jax.random.permutation(jax.random.fold_in(key, state.step), num_blocks)
 
-        def cut(array):
-            """Block k is every `num_blocks`-th row from k on: mixed even in sorted data, and read without a gather."""
-            padded = jnp.pad(array, [(0, num_blocks * block - rows)] + [(0, 0)] * (array.ndim - 1))
-            return padded.reshape(block, num_blocks, *array.shape[1:])
-
-        data = cut(target.design), cut(target.response), cut(jnp.ones(rows, bool))
+        data = jax.tree.map(jnp.asarray, target.row_data())
+        # In the first pass q is the start times the sites so far; afterwards the prior is in the place of the start.
+        first = state.step == 0
+        base, base_shift = keep(first, (state.precision, state.shift))
 
         def visit(carry, k):
             precision, shift, slopes, weights = carry
-            design, response, real, slope, weight = (x[:, k] for x in (*data, slopes, weights))
-            scale = scale_from_precision(precision, "triangular").matrix
-            loc = scale @ (scale.T @ shift)
+            # Every `num_blocks`-th row from k on: mixed even in sorted data.
+            places = k + num_blocks * jnp.arange(block)
+            real, places = places < rows, jnp.minimum(places, rows - 1)
+            part = target.rows(jax.tree.map(lambda x: x[places], data))
+            design = part.design
+            scale = scale_from_precision(base + precision, "triangular").matrix
+            loc = scale @ (scale.T @ (base_shift + shift))
             centre, variance = design @ loc, jnp.sum((design @ scale) ** 2, axis=1)
-            moments = target.gaussian_moments(centre, variance, response)
-            # Rows that only fill up the last block keep sites of zero.
-            more_weight = jnp.where(real, moments.weight - weight, 0)
-            more_slope = jnp.where(real, moments.weight * centre - moments.slope - slope, 0)
+            moments = target.gaussian_moments(centre, part.total_variance(variance), part.response)
+            # The last row fills up the last block, and counts there once.
+            more_weight = jnp.where(real, moments.weight - weights[places], 0)
+            more_slope = jnp.where(real, moments.weight * centre - moments.slope - slopes[places], 0)
             precision = precision + design.T @ (more_weight[:, None] * design)
             shift = shift + design.T @ more_slope
-            return (precision, shift, slopes.at[:, k].add(more_slope), weights.at[:, k].add(more_weight)), None
+            return (precision, shift, slopes.at[places].add(more_slope), weights.at[places].add(more_weight)), None
 
-        start = (state.precision, state.shift, cut(state.slopes), cut(state.weights))
+        start = (*keep(~first, (state.precision, state.shift)), state.slopes, state.weights)
         (precision, shift, slopes, weights), _ = jax.lax.scan(visit, start, order)
-        slopes, weights = slopes.reshape(-1)[:rows], weights.reshape(-1)[:rows]
-
-        def from_prior():
-            whitener = target.prior.whitener()
-            prior = whitener.T @ whitener
-            sites = target.design.T @ (weights[:, None] * target.design)
-            return prior + sites, prior @ target.prior.mean + target.design.T @ slopes
-
-        # Every row has its site now: put the prior in the place of the start.
-        precision, shift = jax.lax.cond(state.step == 0, from_prior, lambda: (precision, shift))
+        whitener = target.prior.whitener()
+        prior = whitener.T @ whitener
+        precision = precision + keep(first, prior)
+        shift = shift + keep(first, prior @ target.prior.mean)
         precision = (precision + precision.T) / 2
         loc = cho_solve((jnp.linalg.cholesky(precision), True), shift)
         point = Point(loc, scale_from_precision(precision, family.scale))

@@ -17,6 +17,7 @@ from provi.certificates.linear_pass import line_arguments, moments_and_errors, s
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget
 from provi.targets.linear_models import AbstractLinearModel
+from provi.targets.row_blocks import Rows, keep, sum_over_rows
 
 NUM_BATCHES, _PAIRS = 64, 16
 
@@ -45,14 +46,18 @@ def linear_difference_bound(
 @eqx.filter_jit
 def _likelihood(target: AbstractLinearModel, loc: Any, root: Any, rule: Any) -> tuple[Any, Any]:
     """The mean of the likelihood part, and a bound on its error."""
-    design, response = jnp.asarray(target.design), jnp.asarray(target.response)
-    centre, variance = design @ loc, jnp.sum((design @ root) ** 2, axis=1)
-    moments, errors = moments_and_errors(target, centre, variance, response, rule)
-    rounding = design.shape[0] * jnp.finfo(centre.dtype).eps
-    # The rounding of centre and variance moves the value by its slope and half its weight.
-    moved = jnp.abs(moments.slope * centre) + jnp.abs(moments.weight * variance)
-    rounding = rounding * jnp.abs(moments.value) + 8 * design.shape[1] * jnp.finfo(centre.dtype).eps * moved
-    return jnp.sum(moments.value), jnp.sum(errors.value + rounding)
+    eps = jnp.finfo(root.dtype).eps
+
+    def sums(block: Rows, real: Any) -> tuple[Any, Any]:
+        centre = block.design @ loc
+        variance = block.total_variance(jnp.sum((block.design @ root) ** 2, axis=1))
+        moments, errors = keep(real, moments_and_errors(target, centre, variance, block.response, rule))
+        # The rounding of centre and variance moves the value by its slope and half its weight.
+        moved = jnp.abs(moments.slope * centre) + jnp.abs(moments.weight * variance)
+        rounding = target.num_terms * eps * jnp.abs(moments.value) + 8 * target.dim * eps * moved
+        return jnp.sum(moments.value), jnp.sum(errors.value + rounding)
+
+    return sum_over_rows(target, sums)
 
 
 def difference_upper_bound(

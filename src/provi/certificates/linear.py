@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from provi.certificates.bounds import GapBound, log_det_gap
-from provi.certificates.linear_pass import WhitenedPass, local_curvature, whitened_pass
+from provi.certificates.linear_pass import WhitenedPass, curvature_on_region, line_arguments, whitened_pass
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.linear_models import AbstractLinearModel
 
@@ -87,11 +87,11 @@ def local_bound(target: AbstractLinearModel, family: LocationScale, at: Whitened
     covariance = log_det_part(at)
     if not math.isfinite(covariance):
         return GapBound(name, math.inf, "proven", detail="too far from the optimum: S is not positive definite")
-    radius = _FIRST_RADIUS * unit
+    radius, double = _FIRST_RADIUS * unit, line_arguments(target, family)[0]
     for _ in range(_MOST_RADII):
-        gained = np.asarray(local_curvature(target, at.rows, at.centre, at.spread, np.asarray(radius)))
+        gained = np.asarray(curvature_on_region(double, at.loc, at.root, np.asarray(radius)))
         # A Gram matrix of N products: its rounding, as in `whitened_pass`.
-        slack = (at.rows.shape[0] + 8 * len(gained)) * np.finfo(float).eps * float(np.trace(gained))
+        slack = (target.num_terms + 8 * len(gained)) * np.finfo(float).eps * float(np.trace(gained))
         # The prior's curvature, not `lower`: that of the terms is already in what was gained.
         curvature = at.prior + (gained + gained.T) / 2 - slack * np.eye(len(gained))
         smallest = float(np.linalg.eigvalsh(curvature)[0])

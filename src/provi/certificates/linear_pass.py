@@ -20,6 +20,7 @@ from provi.families.marginals import marginal_quadrature
 from provi.families.scales import Diagonal, Symmetric, Triangular
 from provi.targets.linear_models import AbstractLinearModel
 from provi.targets.link_moments import LinkMoments, MomentErrors, quadrature_moments
+from provi.targets.row_blocks import Rows, keep, sum_over_rows
 
 QUADRATURE_ERROR, LARGEST_SPREAD, LARGEST_TAIL = 1e-9, 10.0, 1e-12
 """Accuracy of the rules for other bases than the normal, the spread up to which it was tested, and the share of the
@@ -30,11 +31,12 @@ last nodes up to which the mean of an unbounded link is trusted."""
 class WhitenedPass:
     """Gradient and curvature at q in its own coordinates, with error bounds; host arrays in float64.
 
-    - `root`: C; `prior`: C'L_0C; `lower`: C'HC, H the target's global curvature bound; `likelihood`: S - C'L_0C.
+    - `loc`, `root`: m, C; `prior`: C'L_0C; `lower`: C'HC, H the global curvature bound; `likelihood`: S - C'L_0C.
     - `gradient`: g; `curvature`: S; `gradient_error`, `curvature_error`: on |g| and |S|_F.
-    - `rows`, `centre`, `spread`: x~_n, mu_n, sigma_n on the device, for the local bound. `diagonal`: the family's.
+    - `diagonal`: the family's.
     """
 
+    loc: np.ndarray
     root: np.ndarray
     prior: np.ndarray
     lower: np.ndarray
@@ -43,9 +45,6 @@ class WhitenedPass:
     curvature: np.ndarray
     gradient_error: float
     curvature_error: float
-    rows: Any
-    centre: Any
-    spread: Any
     diagonal: bool
 
 
@@ -53,34 +52,46 @@ def whitened_pass(target: AbstractLinearModel, family: LocationScale, point: Poi
     """Evaluate at `point`; a low-rank member counts as one of the family of all covariances."""
     root, loc = square_root(point), np.asarray(point.loc, np.float64)
     double, rule = line_arguments(target, family)
-    rows, centre, spread, slope, gram, errors = _pass(double, loc, root, rule)
+    slope, gram, slope_error, weight_error = _pass(double, loc, root, rule)
     prior_precision = target.prior.precision_matrix()
     prior = root.T @ prior_precision @ root
-    gradient = root.T @ (prior_precision @ (loc - double.prior.mean)) + np.asarray(slope)
+    gradient = root.T @ (prior_precision @ (loc - np.asarray(target.prior.mean, np.float64))) + np.asarray(slope)
     likelihood = (np.asarray(gram) + np.asarray(gram).T) / 2
     lower = root.T @ target.curvature_lower_bound() @ root
-    slope_error, weight_error = float(errors[0]), float(errors[1])
     return WhitenedPass(
+        loc=loc,
         root=root,
         prior=(prior + prior.T) / 2,
         lower=(lower + lower.T) / 2,
         likelihood=likelihood,
         gradient=gradient,
         curvature=(prior + prior.T) / 2 + likelihood,
-        gradient_error=slope_error,
-        curvature_error=weight_error,
-        rows=rows,
-        centre=centre,
-        spread=spread,
+        gradient_error=float(slope_error),
+        curvature_error=float(weight_error),
         diagonal=family.scale == "diagonal",
     )
 
 
 def line_arguments(target: AbstractLinearModel, family: LocationScale) -> tuple[Any, Any]:
     """The target in float64, and the rule of the base (None for the normal one)."""
-    double = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64) if eqx.is_inexact_array(leaf) else leaf, target)
+    check_normal(target, family)
+
+    def widened(leaf: Any) -> Any:
+        # A large design that is in float64 already is not copied.
+        return np.asarray(leaf, np.float64) if eqx.is_inexact_array(leaf) and leaf.dtype != np.float64 else leaf
+
+    double = jax.tree.map(widened, target)
     rule = None if isinstance(family.base, Normal) else marginal_quadrature(family.base, family.dim)
     return double, rule
+
+
+def check_normal(target: AbstractLinearModel, family: LocationScale) -> None:
+    """A model with variance offsets adds Gaussian noise to each row: only a Gaussian is closed under that."""
+    if target.has_variance_offset and not isinstance(family.base, Normal):
+        raise ValueError(
+            f"{type(target).__name__} needs a Gaussian family, not base {family.base.name!r}: pass "
+            f"family=provi.families.Gaussian({family.dim})."
+        )
 
 
 def square_root(point: Point) -> np.ndarray:
@@ -96,18 +107,21 @@ def square_root(point: Point) -> np.ndarray:
 
 @eqx.filter_jit
 def _pass(target: AbstractLinearModel, loc: Any, root: Any, rule: Any) -> Any:
-    design, response = jnp.asarray(target.design), jnp.asarray(target.response)
-    rows = design @ root
-    variance = jnp.sum(rows**2, axis=1)
-    centre, spread = design @ loc, jnp.sqrt(variance)
-    moments, errors = moments_and_errors(target, centre, variance, response, rule)
-    gram = rows.T @ (moments.weight[:, None] * rows)
-    slope = rows.T @ moments.slope
     # A sum of N products is off by at most N eps times the sum of their magnitudes; rows themselves by dim eps.
-    rounding = (design.shape[0] + 8 * design.shape[1]) * jnp.finfo(rows.dtype).eps
-    slope_error = jnp.sum((errors.slope + rounding * jnp.abs(moments.slope)) * spread)
-    weight_error = jnp.sum((errors.weight + rounding * jnp.abs(moments.weight)) * variance)
-    return rows, centre, spread, slope, gram, (slope_error, weight_error)
+    rounding = (target.num_terms + 8 * target.dim) * jnp.finfo(root.dtype).eps
+
+    def sums(block: Rows, real: Any) -> Any:
+        rows = block.design @ root
+        centre, variance = block.design @ loc, jnp.sum(rows**2, axis=1)
+        total = block.total_variance(variance)
+        moments, errors = keep(real, moments_and_errors(target, centre, total, block.response, rule))
+        gram = rows.T @ (moments.weight[:, None] * rows)
+        # An offset moves what a row's moments are, not how they enter the gradient.
+        slope_error = (errors.slope + rounding * jnp.abs(moments.slope)) * jnp.sqrt(variance)
+        weight_error = (errors.weight + rounding * jnp.abs(moments.weight)) * variance
+        return rows.T @ moments.slope, gram, jnp.sum(slope_error), jnp.sum(weight_error)
+
+    return sum_over_rows(target, sums)
 
 
 def moments_and_errors(
@@ -138,17 +152,47 @@ def moments_and_errors(
 
 
 @eqx.filter_jit
-def local_curvature(target: AbstractLinearModel, rows: Any, centre: Any, spread: Any, radius: Any) -> Any:
+def curvature_on_region(target: AbstractLinearModel, loc: Any, root: Any, radius: Any) -> Any:
+    """`local_curvature` of all rows of `target`, which is in float64, at q = (loc, root)."""
+
+    def sums(block: Rows, real: Any) -> Any:
+        rows = block.design @ root
+        spread = jnp.sqrt(jnp.sum(rows**2, axis=1))
+        rows = jnp.where(real[:, None], rows, 0)
+        return local_curvature(target, rows, block.design @ loc, spread, radius, block.variance_offset)
+
+    return sum_over_rows(target, sums)
+
+
+@eqx.filter_jit
+def local_curvature(
+    target: AbstractLinearModel, rows: Any, centre: Any, spread: Any, radius: Any, offset: Any = None
+) -> Any:
     r"""$\sum_n\kappa_n\tilde x_n\tilde x_n'$, a lower bound on the curvature in v while |v|, |D|_F <= `radius`.
 
     With $q_n = M\sigma_n\rho$, M the self-concordance of the link,
     $\kappa_n = e^{-3q_n/2}(1 + q_n)^{-1/2}\,\kappa(\mu_n, \sigma_n(1 + q_n)^{-1/2})$, where
     $\kappa(\mu, \sigma) = m_0 - m_1^2/m_2$, $m_j = E[t^j\ell''(\mu + \sigma t)]$: docs/theory/certificates.md, (d).
+    With a variance `offset` the moments are those of the smoothed link, `smoothed_moments`.
     """
     change = target.self_concordance * spread * radius
-    zeroth, first, second, error = target.curvature_moments(centre, spread / jnp.sqrt(1 + change))
+    zeroth, first, second, error = smoothed_moments(target, centre, spread / jnp.sqrt(1 + change), offset)
     # The smallest value of (m0 - e) + 2 b m1 + b^2 (m2 - e) over b: right for all moments within the error.
     safe = jnp.where(second > error, second - error, 1)
     kappa = jnp.where(second > error, zeroth - error - first**2 / safe, 0)
     weight = jnp.exp(-1.5 * change) / jnp.sqrt(1 + change) * jnp.maximum(kappa, 0)
     return rows.T @ (weight[:, None] * rows)
+
+
+def smoothed_moments(target: AbstractLinearModel, centre: Any, deviation: Any, offset: Any) -> tuple:
+    r"""$E[t^j\psi''(\mu + st)]$, j = 0, 1, 2, for $\psi(\eta) = E\ell(\eta + \sqrt\kappa e)$, and their error.
+
+    With $T = (st + \sqrt\kappa e)/\sqrt{s^2 + \kappa}$ and $r = s/\sqrt{s^2 + \kappa}$ the conditional law of t is
+    $N(rT, 1 - r^2)$, so they are $m_0$, $rm_1$ and $r^2m_2 + (1 - r^2)m_0$ of the link at the total deviation.
+    """
+    if offset is None:
+        return target.curvature_moments(centre, deviation)
+    total = jnp.sqrt(deviation**2 + offset)
+    zeroth, first, second, error = target.curvature_moments(centre, total)
+    share = jnp.where(total > 0, deviation / jnp.where(total > 0, total, 1), 1)
+    return zeroth, share * first, share**2 * second + (1 - share**2) * zeroth, error

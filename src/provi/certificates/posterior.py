@@ -43,7 +43,13 @@ class PosteriorBound:
 def posterior_bound(
     target: AbstractTarget, family: LocationScale, point: Point, *, confidence: float, seed: int
 ) -> PosteriorBound | None:
-    """The bounds, from the scores at 256 draws of q; None where no curvature bound is known or q has no score."""
+    """The bounds, from the scores at 256 draws of q; None where no curvature bound is known or q has no score.
+
+    None for a model with variance offsets, too: its potential is the integrand of an ELBO and no posterior.
+    """
+    linear = target.linear_model()
+    if linear is not None and linear.has_variance_offset:
+        return None
     curvature = curvature_lower_bound(target)
     if curvature is None or not family.base.has_score or target.dim > _LARGEST_DENSE:
         return None

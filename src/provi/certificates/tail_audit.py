@@ -25,6 +25,7 @@ from provi.certificates.whitened_frame import scale_factor
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget
 from provi.targets.linear_models import AbstractLinearModel
+from provi.targets.row_blocks import Rows, sum_over_rows
 
 REACH, LARGEST_SHARE = 4.0, 0.1
 _NODES, _RANGE, _NUM_BASES, _POWER_STEPS, _RANDOM_LINES = 49, 12.0, 4, 6, 12
@@ -37,27 +38,31 @@ def unseen_share_of_rows(target: AbstractLinearModel, point: Point) -> float:
     A linear model has no other directions in which a wall could stand.
     """
     loc = jnp.asarray(point.loc, target.dtype)
-    shares = _row_shares(target, loc, jnp.asarray(scale_factor(point), target.dtype))
-    largest = float(np.max(np.asarray(shares)))
+    factor = np.asarray(scale_factor(point))
+    factor = np.diag(factor) if factor.ndim == 1 else factor
+    largest = float(_largest_row_share(target, loc, jnp.asarray(factor, target.dtype)))
     return largest if np.isfinite(largest) else 1.0
 
 
 @eqx.filter_jit
-def _row_shares(target: AbstractLinearModel, loc: Any, factor: Any) -> Any:
-    rows = target.design * factor[None, :] if factor.ndim == 1 else target.design @ factor
-    centre, spread = target.design @ loc, jnp.linalg.norm(rows, axis=1)
+def _largest_row_share(target: AbstractLinearModel, loc: Any, factor: Any) -> Any:
     nodes = jnp.asarray(np.linspace(-_RANGE, _RANGE, _NODES), loc.dtype)
     density = jnp.exp(-0.5 * nodes**2)
 
-    def add(sums, node):
-        t, weight = node
-        _, pull = jax.vjp(lambda eta: target.link_potential(eta, target.response), centre + spread * t)
-        value = weight * (t * spread * pull(jnp.ones_like(centre))[0]) ** 2
-        return (sums[0] + value, sums[1] + jnp.where(jnp.abs(t) > REACH, value, 0)), None
+    def largest(block: Rows, real: Any) -> Any:
+        centre, spread = block.design @ loc, jnp.linalg.norm(block.design @ factor, axis=1)
 
-    zero = jnp.zeros_like(centre)
-    (total, outside), _ = jax.lax.scan(add, (zero, zero), (nodes, density / jnp.sum(density)))
-    return outside / jnp.maximum(total, 1)
+        def add(sums, node):
+            t, weight = node
+            _, pull = jax.vjp(lambda eta: target.smoothed_link(eta, block), centre + spread * t)
+            value = weight * (t * spread * pull(jnp.ones_like(centre))[0]) ** 2
+            return (sums[0] + value, sums[1] + jnp.where(jnp.abs(t) > REACH, value, 0)), None
+
+        zero = jnp.zeros_like(centre)
+        (total, outside), _ = jax.lax.scan(add, (zero, zero), (nodes, density / jnp.sum(density)))
+        return jnp.max(jnp.where(real, outside / jnp.maximum(total, 1), 0))
+
+    return sum_over_rows(target, largest, jnp.maximum)
 
 
 def unseen_share(target: AbstractTarget, family: LocationScale, point: Point, *, seed: int) -> float:

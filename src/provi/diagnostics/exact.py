@@ -13,6 +13,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from provi.certificates.linear_pass import check_normal
 from provi.core.precision import double_precision
 from provi.core.types import Matrix, Scalar
 from provi.families.bases import StudentT, Uniform
@@ -84,6 +85,7 @@ def check_linear(target: AbstractTarget) -> AbstractLinearModel:
 
 def line_rule(target: AbstractLinearModel, family: LocationScale) -> LineRule:
     """The rule for the base's coordinate, or a `ValueError` where the integrals are infinite."""
+    check_normal(target, family)
     unbounded = bool(np.isinf(target.curvature[1]))
     if unbounded and isinstance(family.base, StudentT):
         raise ValueError(
@@ -165,8 +167,9 @@ def _gaussian_negative_elbo(density: GaussianPrior, point: Point) -> Scalar:
 
 @eqx.filter_jit
 def _linear_negative_elbo(target: AbstractLinearModel, rule: LineRule, point: Point) -> Scalar:
-    variance = squared_spread(point.scale, target.design)
+    rows = target.rows(target.row_data())
+    variance = rows.total_variance(squared_spread(point.scale, rows.design))
     # A row of zeros has spread 0, where the square root has no derivative.
     spread = jnp.where(variance > 0, jnp.sqrt(jnp.where(variance > 0, variance, 1.0)), 0.0)
-    likelihood = jnp.sum(link_moments(target, rule, target.design @ point.loc, spread).value)
+    likelihood = jnp.sum(link_moments(target, rule, rows.design @ point.loc, spread).value)
     return likelihood + _prior_energy(target.prior, point) - point.scale.log_det()

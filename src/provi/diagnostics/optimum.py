@@ -93,8 +93,10 @@ def linear_model_optimum(target: AbstractTarget, family: LocationScale) -> Optim
 
 
 def _check(model: AbstractLinearModel, covariance: np.ndarray, norm: float) -> None:
-    design, (lower, upper) = np.asarray(model.design), model.curvature
-    spread = float(np.sqrt(np.einsum("ni,ij,nj->n", design, covariance, design, optimize=True).max()))
+    rows, (lower, upper) = model.rows(model.row_data()), model.curvature
+    design = np.asarray(rows.design)
+    variance = rows.total_variance(np.einsum("ni,ij,nj->n", design, covariance, design, optimize=True))
+    spread = float(np.sqrt(np.max(np.asarray(variance))))
     if lower != upper and spread > LARGEST_SPREAD:
         raise ValueError(
             f"A linear predictor has standard deviation {spread:.3g} under the optimum, beyond the {LARGEST_SPREAD:g} "
@@ -107,8 +109,9 @@ def _check(model: AbstractLinearModel, covariance: np.ndarray, norm: float) -> N
 @eqx.filter_jit
 def _find_mode(model: AbstractLinearModel) -> tuple[Vector, Matrix]:
     """The minimiser of the potential by Newton's method with halving, and the Hessian there."""
-    whitener, design = prior_whitener(model.prior), model.design
-    slope = jax.grad(lambda eta: jnp.sum(model.link_potential(eta, model.response)))
+    rows = model.rows(model.row_data())
+    whitener, design = prior_whitener(model.prior), rows.design
+    slope = jax.grad(lambda eta: jnp.sum(model.smoothed_link(eta, rows)))
 
     def hessian(z: Vector) -> Matrix:
         curvature = jax.jvp(slope, (design @ z,), (jnp.ones(model.num_terms, z.dtype),))[1]
@@ -133,11 +136,12 @@ def _evaluate(model: AbstractLinearModel, rule: LineRule, loc: Vector, precision
     """Objective and gradients at (m, Lambda^-1), up to the constants of the objective."""
     whitener = prior_whitener(model.prior)
     factor = jnp.linalg.cholesky(precision)
-    spread = jnp.sqrt(jnp.sum(solve_triangular(factor, model.design.T, lower=True) ** 2, axis=0))
-    moments = link_moments(model, rule, model.design @ loc, spread)
+    rows = model.rows(model.row_data())
+    variance = jnp.sum(solve_triangular(factor, rows.design.T, lower=True) ** 2, axis=0)
+    moments = link_moments(model, rule, rows.design @ loc, jnp.sqrt(rows.total_variance(variance)))
     prior_precision = whitener.T @ whitener
-    gradient = prior_precision @ (loc - model.prior.mean) + model.design.T @ moments.slope
-    wanted = prior_precision + model.design.T @ (moments.weight[:, None] * model.design)
+    gradient = prior_precision @ (loc - model.prior.mean) + rows.design.T @ moments.slope
+    wanted = prior_precision + rows.design.T @ (moments.weight[:, None] * rows.design)
     curvature = (wanted + wanted.T) / 2
     wanted = jnp.diag(jnp.diagonal(wanted)) if diagonal else curvature
     trace = jnp.sum(solve_triangular(factor, whitener.T, lower=True) ** 2)

@@ -1,10 +1,13 @@
 """What we approximate: one model a file, each with its constants."""
 
+from provi.targets import likelihoods as likelihoods
 from provi.targets.base import AbstractFiniteSum as AbstractFiniteSum
 from provi.targets.base import AbstractTarget as AbstractTarget
 from provi.targets.constants import Constant as Constant
 from provi.targets.constants import Constants as Constants
 from provi.targets.gaussian import Gaussian as Gaussian
+from provi.targets.gaussian_process import GaussianProcess as GaussianProcess
+from provi.targets.generalised_linear_model import GeneralisedLinearModel as GeneralisedLinearModel
 from provi.targets.hierarchical_logistic_regression import (
     HierarchicalLogisticRegression as HierarchicalLogisticRegression,
 )
@@ -16,5 +19,6 @@ from provi.targets.poisson_regression import PoissonRegression as PoissonRegress
 from provi.targets.priors import GaussianPrior as GaussianPrior
 from provi.targets.priors import gaussian_prior as gaussian_prior
 from provi.targets.probit_regression import ProbitRegression as ProbitRegression
+from provi.targets.sparse_gaussian_process import SparseGaussianProcess as SparseGaussianProcess
 from provi.targets.whitened import Whitened as Whitened
 from provi.targets.whitened import WhitenedFiniteSum as WhitenedFiniteSum

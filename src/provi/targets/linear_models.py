@@ -1,10 +1,9 @@
 """Models in which each data term sees the parameters through one inner product."""
 
-import abc
-from typing import Any, TypeAlias
+from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -12,11 +11,10 @@ from provi.core.types import Indices, Scalar, Vector
 from provi.targets.base import AbstractFiniteSum
 from provi.targets.constants import Constants, outer_spectrum, proven, unknown
 from provi.targets.data import default_names
-from provi.targets.link_moments import LinkMoments, MomentErrors, quadrature_errors, quadrature_moments
+from provi.targets.likelihoods.base import AbstractLikelihood, Batch
+from provi.targets.link_moments import LinkMoments, MomentErrors
 from provi.targets.priors import GaussianPrior
-
-Batch: TypeAlias = Float[Array, " batch"]
-"""One number for each row of a mini-batch."""
+from provi.targets.row_blocks import Rows
 
 
 class AbstractLinearModel(AbstractFiniteSum):
@@ -31,42 +29,43 @@ class AbstractLinearModel(AbstractFiniteSum):
     response: eqx.AbstractVar[Float[Array, " terms"]]
     prior: eqx.AbstractVar[GaussianPrior]
     names: eqx.AbstractVar[tuple[str, ...] | None]
-    second_derivative: eqx.AbstractClassVar[str]
-    """The formula of t'' in `eta`, for people."""
+    likelihood: eqx.AbstractVar[AbstractLikelihood]
 
-    @abc.abstractmethod
     def link_potential(self, eta: Batch, y: Batch) -> Batch:
         """-log p(y | eta), entry by entry, normalised over y."""
+        return self.likelihood.potential(eta, y)
 
     @property
-    @abc.abstractmethod
     def curvature(self) -> tuple[float, float]:
         """(t0, t1): the range of the second derivative of `link_potential` in `eta`; t1 may be infinite."""
+        return self.likelihood.curvature_given(self.response)
 
     @property
     def self_concordance(self) -> float | None:
         """M such that the derivative of t'' is at most M t'' in absolute value; None where there is no such M."""
-        return None
+        return self.likelihood.self_concordance
 
     @property
     def value_error(self) -> float:
         """A bound on the error of one term's mean, as `gaussian_moments` computes it."""
-        return 1e-10
+        return self.likelihood.value_error
 
     def gaussian_moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
-        """E t, E t' and E t'' for eta ~ N(mean, variance), one a data term: by quadrature, or in closed form."""
-        return quadrature_moments(lambda eta: self.link_potential(eta, y), mean, jnp.sqrt(variance))
+        """E t, E t' and E t'' for eta ~ N(mean, variance), one a data term."""
+        return self.likelihood.moments(mean, variance, y)
 
     def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
         """Bounds on the errors of `gaussian_moments`."""
-        return quadrature_errors(lambda eta: self.link_potential(eta, y), mean, jnp.sqrt(variance))
+        return self.likelihood.moment_errors(mean, variance, y)
 
     def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
         """E[u^j t''(mean + deviation u)] for j = 0, 1, 2 and u ~ N(0, 1), and a bound on their errors.
 
         Only for self-concordant links; there t'' must not depend on y.
         """
-        raise ValueError(f"{type(self).__name__} is not self-concordant: its curvature has no such moments.")
+        if self.self_concordance is None:
+            raise ValueError(f"{type(self).__name__} is not self-concordant: its curvature has no such moments.")
+        return self.likelihood.curvature_moments(mean, deviation)
 
     @property
     def dim(self) -> int:
@@ -93,8 +92,33 @@ class AbstractLinearModel(AbstractFiniteSum):
         return self.prior.potential(z)
 
     def term_potentials(self, z: Vector, indices: Indices | slice) -> Batch:
-        """-log p(y_n | x_n' z) for n in `indices`."""
-        return self.link_potential(self.design[indices] @ z, self.response[indices])
+        """-log p(y_n | x_n' z) for n in `indices`; its mean over the noise where there is a variance offset."""
+        rows = self.rows(jax.tree.map(lambda x: x[indices], self.row_data()))
+        return self.smoothed_link(rows.design @ z, rows)
+
+    @property
+    def variance_offset(self) -> Batch | None:
+        """kappa: row n sees x_n' z + sqrt(kappa_n) e with independent e ~ N(0, 1), averaged in its term; or `None`."""
+        return None
+
+    @property
+    def has_variance_offset(self) -> bool:
+        """Whether the rows have offsets, be they stored or computed with the rows."""
+        return self.variance_offset is not None
+
+    def row_data(self) -> Any:
+        """Arrays with one entry a row, from whose parts `rows` makes the rows."""
+        return self.design, self.response, self.variance_offset
+
+    def rows(self, data: Any) -> Rows:
+        """The rows that a part of `row_data` stands for: here the part itself."""
+        return Rows(*data)
+
+    def smoothed_link(self, eta: Any, rows: Rows) -> Any:
+        """E t(eta + sqrt(kappa) e, y), each row's term as a function of its inner product: as convex as t."""
+        if rows.variance_offset is None:
+            return self.link_potential(eta, rows.response)
+        return self.gaussian_moments(eta, rows.variance_offset, rows.response).value
 
     def linear_model(self) -> "AbstractLinearModel":
         """Itself."""
@@ -127,7 +151,7 @@ class AbstractLinearModel(AbstractFiniteSum):
         low, high = self.curvature_bounds()
         strong_convexity = max(outer_spectrum(low)[0], self.prior.strong_convexity())
         smoothness = (
-            unknown(f"not smooth: the second derivative {self.second_derivative} is unbounded")
+            unknown(f"not smooth: the second derivative {self.likelihood.second_derivative} is unbounded")
             if high is None
             else proven(outer_spectrum(high)[1], "lambda_max(S^-1 + t1 X'X), rounded up")
         )

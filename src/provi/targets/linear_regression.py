@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -13,9 +13,9 @@ from scipy.linalg import cho_factor, cho_solve
 from provi.core.checks import check_positive
 from provi.core.precision import double_precision
 from provi.core.types import Scalar
-from provi.targets.data import read_design, read_real
-from provi.targets.linear_models import AbstractLinearModel, Batch
-from provi.targets.link_moments import LinkMoments, MomentErrors
+from provi.targets.data import read_design
+from provi.targets.likelihoods.gaussian import GaussianNoise
+from provi.targets.linear_models import AbstractLinearModel
 from provi.targets.priors import GaussianPrior, gaussian_prior
 
 
@@ -28,9 +28,8 @@ class LinearRegression(AbstractLinearModel):
     design: Float[Array, "terms dim"]
     response: Float[Array, " terms"]
     prior: GaussianPrior
-    noise_scale: Scalar
     names: tuple[str, ...] | None = eqx.field(static=True)
-    second_derivative: ClassVar[str] = "1/noise_scale^2"
+    likelihood: GaussianNoise
 
     @double_precision
     def __init__(
@@ -57,44 +56,15 @@ class LinearRegression(AbstractLinearModel):
         - `names`: a name for each column of `X`.
         """
         self.design, self.names = read_design(X, names, intercept)
-        self.response = jnp.asarray(read_real(y, self.design.shape[0]), self.design.dtype)
-        self.noise_scale = jnp.asarray(check_positive("noise_scale", noise_scale), self.design.dtype)
+        scale = np.asarray(check_positive("noise_scale", noise_scale), self.design.dtype)
+        self.likelihood = GaussianNoise(scale)
+        self.response = jnp.asarray(self.likelihood.read_response(y, self.design.shape[0]), self.design.dtype)
         self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
 
-    def link_potential(self, eta: Batch, y: Batch) -> Batch:
-        """-log N(y; eta, noise_scale^2)."""
-        return 0.5 * ((y - eta) / self.noise_scale) ** 2 + jnp.log(self.noise_scale) + 0.5 * math.log(2 * math.pi)
-
     @property
-    def curvature(self) -> tuple[float, float]:
-        """(1/noise_scale^2, 1/noise_scale^2)."""
-        value = float(self.noise_scale) ** -2.0
-        return value, value
-
-    @property
-    def self_concordance(self) -> float:
-        """The second derivative is constant."""
-        return 0.0
-
-    def gaussian_moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
-        """E (y - eta)^2 = (y - mean)^2 + variance."""
-        weight = self.noise_scale**-2.0
-        value = self.link_potential(mean, y) + 0.5 * weight * variance
-        return LinkMoments(value, weight * (mean - y), jnp.full_like(mean, 1.0) * weight)
-
-    def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
-        """Rounding."""
-        relative = 8 * jnp.finfo(mean.dtype).eps * self.noise_scale**-2.0
-        slope = relative * (jnp.abs(mean) + jnp.abs(y))
-        value = relative * (mean**2 + y**2 + variance) + 8 * jnp.finfo(mean.dtype).eps * (
-            1 + jnp.abs(jnp.log(self.noise_scale))
-        )
-        return MomentErrors(value, slope, jnp.full_like(mean, 1.0) * relative)
-
-    def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
-        """(1, 0, 1) / noise_scale^2."""
-        weight = jnp.full_like(mean, 1.0) * self.noise_scale**-2.0
-        return weight, jnp.zeros_like(weight), weight, 0.0
+    def noise_scale(self) -> Scalar:
+        """The standard deviation of the noise."""
+        return self.likelihood.scale
 
     def exact_posterior(self) -> tuple[np.ndarray, np.ndarray]:
         """The mean and the covariance of the Gaussian posterior, on the host in float64."""

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 _RANGE, _NUM_NODES, _STRIDE = 12.0, 481, 4
-LARGEST_DEVIATION = 15.0
-"""Above it the nodes step over the bend of the link, where the guard of `quadrature_errors` sees nothing."""
+LARGEST_DEVIATION = 1000.0
+"""In widths of the link's bend: the largest spread for which the quadrature of the likelihoods states an error."""
 
 
 class LinkMoments(eqx.Module):
@@ -61,27 +61,3 @@ def quadrature_moments(link: Callable, mean: Any, deviation: Any, rule: tuple[An
     zero = jnp.zeros_like(mean)
     (value, slope, weight), _ = jax.lax.scan(add, (zero, zero, zero), (nodes, weights))
     return LinkMoments(value, slope, jnp.where(deviation > 0, weight, jnp.zeros_like(weight)))
-
-
-def quadrature_errors(link: Callable, mean: Any, deviation: Any) -> MomentErrors:
-    """The guard: twice the distance between the rule that is used and the one with twice as many nodes.
-
-    With exponential convergence the finer rule's own error is the square of the coarser one's, so this distance is the
-    error up to a vanishing part. That is measured for the probit up to a deviation of 20, and fails from 25 on:
-    infinite above `LARGEST_DEVIATION`. The rounding of the sums is added; that of the weight is divided by s.
-    """
-    coarse = quadrature_moments(link, mean, deviation)
-    fine = quadrature_moments(link, mean, deviation, trapezoid_rule(_STRIDE // 2))
-    rounding = 64 * jnp.finfo(mean.dtype).eps
-    resolved = deviation <= LARGEST_DEVIATION
-
-    def error(used, better, size):
-        return jnp.where(resolved, 2 * jnp.abs(used - better) + rounding * (1 + size), jnp.inf)
-
-    slope = jnp.abs(fine.slope)
-    weight = jnp.abs(fine.weight) + slope / jnp.where(deviation > 0, deviation, 1)
-    return MomentErrors(
-        error(coarse.value, fine.value, jnp.abs(fine.value)),
-        error(coarse.slope, fine.slope, slope),
-        error(coarse.weight, fine.weight, weight),
-    )

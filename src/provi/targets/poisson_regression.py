@@ -1,18 +1,16 @@
 """Bayesian Poisson regression with the log link."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
-from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
 from provi.core.precision import double_precision
-from provi.targets.data import read_counts, read_design
-from provi.targets.linear_models import AbstractLinearModel, Batch
-from provi.targets.link_moments import LinkMoments, MomentErrors
+from provi.targets.data import read_design
+from provi.targets.likelihoods.poisson import Poisson
+from provi.targets.linear_models import AbstractLinearModel
 from provi.targets.priors import GaussianPrior, gaussian_prior
 
 
@@ -23,7 +21,7 @@ class PoissonRegression(AbstractLinearModel):
     response: Float[Array, " terms"]
     prior: GaussianPrior
     names: tuple[str, ...] | None = eqx.field(static=True)
-    second_derivative: ClassVar[str] = "exp(eta)"
+    likelihood: Poisson
 
     @double_precision
     def __init__(
@@ -48,36 +46,6 @@ class PoissonRegression(AbstractLinearModel):
         - `names`: a name for each column of `X`.
         """
         self.design, self.names = read_design(X, names, intercept)
-        self.response = jnp.asarray(read_counts(y, self.design.shape[0]), self.design.dtype)
+        self.likelihood = Poisson()
+        self.response = jnp.asarray(self.likelihood.read_response(y, self.design.shape[0]), self.design.dtype)
         self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
-
-    def link_potential(self, eta: Batch, y: Batch) -> Batch:
-        """exp(eta) - y eta + log y!."""
-        return jnp.exp(eta) - y * eta + gammaln(y + 1)
-
-    @property
-    def curvature(self) -> tuple[float, float]:
-        """(0, infinity)."""
-        return 0.0, np.inf
-
-    @property
-    def self_concordance(self) -> float:
-        """Every derivative of exp is exp."""
-        return 1.0
-
-    def gaussian_moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
-        """E exp(eta) = exp(mean + variance/2)."""
-        rate = jnp.exp(mean + variance / 2)
-        return LinkMoments(rate - y * mean + gammaln(y + 1), rate - y, rate)
-
-    def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
-        """Rounding: the exponent's, times the rate."""
-        exponent = mean + variance / 2
-        error = 8 * jnp.finfo(mean.dtype).eps * (1 + jnp.abs(exponent)) * jnp.exp(exponent)
-        rounding = 8 * jnp.finfo(mean.dtype).eps * (jnp.abs(y * mean) + gammaln(y + 1))
-        return MomentErrors(error + rounding, error, error)
-
-    def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
-        """E[u^j exp(mean + s u)] = rate, s rate, (1 + s^2) rate."""
-        rate = jnp.exp(mean + deviation**2 / 2)
-        return rate, deviation * rate, (1 + deviation**2) * rate, 0.0

@@ -38,11 +38,9 @@ class GaussianPrior(eqx.Module):
         deviation = z - self.mean
         if self.factor.ndim == 2:
             white = solve_triangular(self.factor, deviation, lower=True)
-            log_det = jnp.sum(jnp.log(jnp.diagonal(self.factor)))
         else:
             white = deviation / self.factor
-            log_det = jnp.sum(jnp.log(jnp.broadcast_to(self.factor, self.mean.shape)))
-        return 0.5 * jnp.sum(white**2) + log_det + 0.5 * self.dim * math.log(2 * math.pi)
+        return 0.5 * jnp.sum(white**2) + self.log_det() + 0.5 * self.dim * math.log(2 * math.pi)
 
     def whitener(self) -> Float[Array, "dim dim"]:
         """F^-1 as a traced matrix: |F^-1 (z - mean)|^2 / 2 is the potential up to a constant."""
@@ -50,6 +48,31 @@ class GaussianPrior(eqx.Module):
         if self.factor.ndim == 2:
             return solve_triangular(self.factor, identity, lower=True)
         return identity / jnp.broadcast_to(self.factor, (self.dim,))[None, :]
+
+    def factor_times(self, matrix: Any) -> Any:
+        """F M, traced."""
+        if self.factor.ndim == 2:
+            return self.factor @ matrix
+        return jnp.broadcast_to(self.factor, (self.dim,))[:, None] * matrix
+
+    def factor_transpose_times(self, matrix: Any) -> Any:
+        """F' M, traced."""
+        return self.factor.T @ matrix if self.factor.ndim == 2 else self.factor_times(matrix)
+
+    def covariance_times(self, matrix: Any) -> Any:
+        """F F' M, traced."""
+        return self.factor_times(self.factor_transpose_times(matrix))
+
+    def variance(self) -> Vector:
+        """The diagonal of F F', traced."""
+        if self.factor.ndim == 2:
+            return jnp.sum(self.factor**2, axis=1)
+        return jnp.broadcast_to(self.factor, (self.dim,)) ** 2
+
+    def log_det(self) -> Scalar:
+        """log det F, traced."""
+        diagonal = jnp.diagonal(self.factor) if self.factor.ndim == 2 else jnp.broadcast_to(self.factor, (self.dim,))
+        return jnp.sum(jnp.log(diagonal))
 
     def covariance_factor(self) -> np.ndarray:
         """F as a (dim, dim) matrix on the host, in float64."""

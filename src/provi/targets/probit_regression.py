@@ -1,16 +1,16 @@
 """Bayesian probit regression."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from provi.core.normal_cdf import negative_log_normal_cdf
 from provi.core.precision import double_precision
-from provi.targets.data import read_binary, read_design
-from provi.targets.linear_models import AbstractLinearModel, Batch
+from provi.targets.data import read_design
+from provi.targets.likelihoods.bernoulli import BernoulliProbit
+from provi.targets.linear_models import AbstractLinearModel
 from provi.targets.priors import GaussianPrior, gaussian_prior
 
 
@@ -26,7 +26,7 @@ class ProbitRegression(AbstractLinearModel):
     response: Float[Array, " terms"]
     prior: GaussianPrior
     names: tuple[str, ...] | None = eqx.field(static=True)
-    second_derivative: ClassVar[str] = "h(t) (t + h(t)) with h = Phi'/Phi, t = (2y - 1) eta"
+    likelihood: BernoulliProbit
 
     @double_precision
     def __init__(
@@ -51,14 +51,6 @@ class ProbitRegression(AbstractLinearModel):
         - `names`: a name for each column of `X`.
         """
         self.design, self.names = read_design(X, names, intercept)
-        self.response = jnp.asarray(read_binary(y, self.design.shape[0]), self.design.dtype)
+        self.likelihood = BernoulliProbit()
+        self.response = jnp.asarray(self.likelihood.read_response(y, self.design.shape[0]), self.design.dtype)
         self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
-
-    def link_potential(self, eta: Batch, y: Batch) -> Batch:
-        """-log Phi((2y - 1) eta), accurate in both tails, and so are its derivatives."""
-        return negative_log_normal_cdf((2 * y - 1) * eta)
-
-    @property
-    def curvature(self) -> tuple[float, float]:
-        """(0, 1)."""
-        return 0.0, 1.0

@@ -1,0 +1,97 @@
+"""A likelihood with one latent number for each datum: what data terms, Gaussian processes and GLMs share."""
+
+import abc
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from provi.targets.likelihoods.predictive import log_gaussian_mean
+from provi.targets.likelihoods.quadrature import wide_errors, wide_moments
+from provi.targets.link_moments import LinkMoments, MomentErrors
+
+Batch: TypeAlias = Float[Array, " batch"]
+"""One number for each datum."""
+
+
+class AbstractLikelihood(eqx.Module):
+    r"""p(y | eta), one number eta a datum; t(eta) = -log p(y | eta) is its potential.
+
+    Every method acts entry by entry on arrays of shape (n,). Numbers such as a noise scale are array leaves, so
+    changing them compiles nothing again.
+    """
+
+    name: eqx.AbstractClassVar[str]
+    second_derivative: eqx.AbstractClassVar[str]
+    """The formula of t'' in `eta`, for people."""
+
+    @abc.abstractmethod
+    def potential(self, eta: Batch, y: Batch) -> Batch:
+        """-log p(y | eta), normalised over y."""
+
+    @property
+    @abc.abstractmethod
+    def curvature(self) -> tuple[float, float]:
+        """(t0, t1): the range of t'' over all eta and y; t0 may be negative or -inf, t1 infinite."""
+
+    @abc.abstractmethod
+    def read_response(self, y: Any, length: int) -> np.ndarray:
+        """The user's responses, checked on the host; a `ValueError` names y and the remedy."""
+
+    @abc.abstractmethod
+    def mean_response(self, mean: Batch, variance: Batch) -> Batch:
+        """E[y] for eta ~ N(mean, variance): the probability of a one for a Bernoulli likelihood."""
+
+    def curvature_given(self, y: Any) -> tuple[float, float]:
+        """The range of t'' over all eta for these responses: within `curvature`."""
+        del y
+        return self.curvature
+
+    @property
+    def log_concave(self) -> bool:
+        """Whether t is convex for every y."""
+        return self.curvature[0] >= 0
+
+    @property
+    def self_concordance(self) -> float | None:
+        """M with |t'''| <= M t'', where t'' does not depend on y; None where there is no such M."""
+        return None
+
+    @property
+    def value_error(self) -> float:
+        """A bound on the error of a mean E t in float64, relative to 1 + |E t|: for deviations up to 100 link widths.
+
+        Measured in tests/targets/test_likelihoods.py; `moment_errors` bounds each datum's own error.
+        """
+        return 1e-11
+
+    def bend(self, y: Batch) -> tuple[Batch, Batch]:
+        """Where t bends and over which width: there the quadrature of `moments` puts its nodes."""
+        return jnp.zeros_like(y), jnp.ones_like(y)
+
+    def likelihood_bend(self, y: Batch) -> tuple[Batch, Batch]:
+        """The same for exp(-t), for `log_predictive`."""
+        return self.bend(y)
+
+    def moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
+        """E t, E t' and E t'' for eta ~ N(mean, variance): by quadrature, or in closed form."""
+        return wide_moments(lambda eta: self.potential(eta, y), mean, variance, self.bend(y))
+
+    def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
+        """Bounds on the errors of `moments`; infinite where nothing is known."""
+        return wide_errors(lambda eta: self.potential(eta, y), mean, variance, self.bend(y))
+
+    def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
+        """E[u^j t''(mean + deviation u)] for j = 0, 1, 2 and u ~ N(0, 1), and a bound on their errors.
+
+        Only for self-concordant links.
+        """
+        raise ValueError(f"{type(self).__name__} is not self-concordant: its curvature has no such moments.")
+
+    def log_predictive(self, mean: Batch, variance: Batch, y: Batch) -> Batch:
+        """log E p(y | eta) for eta ~ N(mean, variance), accurate also where the probability is tiny."""
+        return log_gaussian_mean(
+            lambda eta: self.potential(eta, y), mean, variance, self.likelihood_bend(y), self.log_concave
+        )

@@ -1,0 +1,64 @@
+"""Counts that spread more than Poisson's."""
+
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+
+from provi.core.checks import check_positive
+from provi.core.functions import softplus
+from provi.core.precision import double_precision, floating_dtype
+from provi.core.types import Scalar
+from provi.targets.data import read_counts
+from provi.targets.likelihoods.base import AbstractLikelihood, Batch
+
+
+class NegativeBinomial(AbstractLikelihood):
+    r"""A count with mean $\mu = e^\eta$ and variance $\mu + \mu^2/r$; Poisson's as r, the `dispersion`, grows.
+
+    $t'' = (y + r)\,s(1 - s)$ with $s = \sigma(\eta - \log r)$: log-concave, and at most (y + r)/4.
+    """
+
+    dispersion: Scalar
+    name: ClassVar[str] = "negative binomial, log link"
+    second_derivative: ClassVar[str] = "(y + r) r exp(eta) / (r + exp(eta))^2"
+
+    @double_precision
+    def __init__(self, dispersion: Any = 1.0):
+        """`dispersion`: r, the number of successes of the negative binomial law; small r means a wide spread."""
+        value = np.asarray(check_positive("dispersion", dispersion))
+        self.dispersion = jnp.asarray(value, floating_dtype(dispersion))
+
+    def potential(self, eta: Batch, y: Batch) -> Batch:
+        r"""$y\,\mathrm{softplus}(-x) + r\,\mathrm{softplus}(x) - \log\binom{y + r - 1}{y}$, $x = \eta - \log r$."""
+        r = self.dispersion.astype(eta.dtype)
+        x = eta - jnp.log(r)
+        # Two terms of one sign: (y + r) softplus(x) - y x would cancel.
+        return y * softplus(-x) + r * softplus(x) - (gammaln(y + r) - gammaln(r) - gammaln(y + 1))
+
+    @property
+    def curvature(self) -> tuple[float, float]:
+        """(0, infinity): (y + r)/4 is unbounded in y; `curvature_given` knows the data."""
+        return 0.0, np.inf
+
+    def curvature_given(self, y: Any) -> tuple[float, float]:
+        """(0, (max y + r)/4)."""
+        return 0.0, (float(np.max(np.asarray(y))) + float(self.dispersion)) / 4
+
+    def read_response(self, y: Any, length: int) -> np.ndarray:
+        """Counts 0, 1, 2, ..."""
+        return read_counts(y, length)
+
+    def bend(self, y: Batch) -> tuple[Batch, Batch]:
+        """Around log r, where the softplus bends; its singularities are i pi away."""
+        return jnp.log(self.dispersion.astype(y.dtype)) * jnp.ones_like(y), jnp.full_like(y, np.pi / 2)
+
+    def likelihood_bend(self, y: Batch) -> tuple[Batch, Batch]:
+        """Around log y, with the width 1/sqrt(t'') there; for y = 0 a step near 0."""
+        r = self.dispersion.astype(y.dtype)
+        return jnp.log(y + 0.5), 1 / jnp.sqrt(1 + y * r / (y + r))
+
+    def mean_response(self, mean: Batch, variance: Batch) -> Batch:
+        """E exp(eta) = exp(mean + variance/2)."""
+        return jnp.exp(mean + variance / 2)

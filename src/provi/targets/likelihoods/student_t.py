@@ -1,0 +1,67 @@
+"""Real responses with heavy-tailed noise: robust to outliers, and not log-concave."""
+
+import math
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+
+from provi.core.checks import check_positive
+from provi.core.precision import double_precision, floating_dtype
+from provi.core.types import Scalar
+from provi.targets.data import read_real
+from provi.targets.likelihoods.base import AbstractLikelihood, Batch
+
+
+class StudentT(AbstractLikelihood):
+    r"""(y - eta)/scale has Student's t distribution with `df` degrees of freedom.
+
+    With $z = (\eta - y)/\sigma$: $t'' = \frac{\nu + 1}{\sigma^2}\frac{\nu - z^2}{(\nu + z^2)^2}$. It is largest at
+    z = 0 and smallest at $z^2 = 3\nu$, where it is $-(\nu + 1)/(8\nu\sigma^2)$.
+    """
+
+    df: Scalar
+    scale: Scalar
+    name: ClassVar[str] = "Student-t"
+    second_derivative: ClassVar[str] = "(df + 1) (df - z^2) / (scale (df + z^2))^2 with z = (eta - y)/scale"
+
+    @double_precision
+    def __init__(self, df: Any = 4.0, scale: Any = 1.0):
+        """**Arguments:**
+
+        - `df`: degrees of freedom.
+        - `scale`: of the noise; its standard deviation is scale * sqrt(df/(df - 2)) for df above 2.
+        """
+        self.df = jnp.asarray(np.asarray(check_positive("df", df)), floating_dtype(df))
+        self.scale = jnp.asarray(np.asarray(check_positive("scale", scale)), floating_dtype(scale))
+
+    def potential(self, eta: Batch, y: Batch) -> Batch:
+        """(df + 1)/2 log(1 + z^2/df) and the normaliser."""
+        df, scale = self.df.astype(eta.dtype), self.scale.astype(eta.dtype)
+        constant = gammaln(df / 2) - gammaln((df + 1) / 2) + 0.5 * jnp.log(math.pi * df) + jnp.log(scale)
+        return 0.5 * (df + 1) * jnp.log1p(((eta - y) / scale) ** 2 / df) + constant
+
+    @property
+    def curvature(self) -> tuple[float, float]:
+        """(-1/8, 1) (df + 1)/(df scale^2): both are attained."""
+        largest = (float(self.df) + 1) / (float(self.df) * float(self.scale) ** 2)
+        return -largest / 8, largest
+
+    @property
+    def log_concave(self) -> bool:
+        """At no `df`."""
+        return False
+
+    def read_response(self, y: Any, length: int) -> np.ndarray:
+        """Real numbers."""
+        return read_real(y, length)
+
+    def bend(self, y: Batch) -> tuple[Batch, Batch]:
+        """Around y; t has its singularities at y +- i scale sqrt(df), and exp(-t) is scale wide."""
+        df, scale = self.df.astype(y.dtype), self.scale.astype(y.dtype)
+        return y, scale * jnp.minimum(1.0, jnp.sqrt(df) / 2) * jnp.ones_like(y)
+
+    def mean_response(self, mean: Batch, variance: Batch) -> Batch:
+        """The mean; NaN for df of at most 1, where y has none."""
+        return jnp.where(self.df > 1, mean, jnp.nan)

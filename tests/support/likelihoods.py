@@ -1,0 +1,133 @@
+"""One likelihood of each kind, their densities and slopes in SciPy, and Gaussian means by Gauss-Legendre panels."""
+
+import jax
+import numpy as np
+from scipy import special, stats
+
+from provi.targets.likelihoods import (
+    BernoulliLogit,
+    BernoulliProbit,
+    GaussianNoise,
+    NegativeBinomial,
+    Poisson,
+    StudentT,
+    UserLikelihood,
+)
+from support.members import quick_jit
+
+
+def logistic_noise(y, eta):
+    """log density of y - eta with a logistic law: smooth and concave in eta."""
+    z = y - eta
+    return -z - 2 * jax.nn.softplus(-z)
+
+
+MEMBERS = {
+    "logit": BernoulliLogit(),
+    "probit": BernoulliProbit(),
+    "poisson": Poisson(),
+    "gaussian": GaussianNoise(0.7),
+    "t": StudentT(4.0, 0.5),
+    "cauchy": StudentT(1.0, 0.1),
+    "binomial": NegativeBinomial(0.3),
+    "wide binomial": NegativeBinomial(20.0),
+    "user": UserLikelihood(logistic_noise, log_concave=True, centre=lambda y: y),
+}
+RESPONSES = {
+    "logit": [0.0, 1.0],
+    "probit": [0.0, 1.0],
+    "poisson": [0.0, 3.0],
+    "gaussian": [-1.5, 2.0],
+    "t": [-1.5, 2.0],
+    "cauchy": [-1.5, 2.0],
+    "binomial": [0.0, 5.0],
+    "wide binomial": [0.0, 40.0],
+    "user": [-1.5, 2.0],
+}
+WIDTH = {"t": 0.5, "cauchy": 0.05, "binomial": 1.5, "wide binomial": 1.5}
+COUNTS = ("poisson", "binomial", "wide binomial")
+LOCATIONS = ("gaussian", "t", "cauchy", "user")
+SIZE = 20
+NODES, PANEL_WEIGHTS = np.polynomial.legendre.leggauss(40)
+
+
+@quick_jit
+def everything(likelihood, mean, variance, y):
+    """Moments, their errors and the log predictive: one compiled function a class."""
+    triple = mean, variance, y
+    return likelihood.moments(*triple), likelihood.moment_errors(*triple), likelihood.log_predictive(*triple)
+
+
+def log_density(name, eta, y):
+    """log p(y | eta) in SciPy."""
+    match name:
+        case "logit":
+            return special.log_expit((2 * y - 1) * eta)
+        case "probit":
+            return special.log_ndtr((2 * y - 1) * eta)
+        case "poisson":
+            return stats.poisson.logpmf(y, np.exp(eta))
+        case "gaussian":
+            return stats.norm.logpdf(y, eta, 0.7)
+        case "t" | "cauchy":
+            df, scale = (4.0, 0.5) if name == "t" else (1.0, 0.1)
+            return stats.t.logpdf(y, df, eta, scale)
+        case "user":
+            return stats.logistic.logpdf(y, eta)
+        case _:
+            r = 0.3 if name == "binomial" else 20.0
+            x = eta - np.log(r)
+            constant = special.gammaln(y + r) - special.gammaln(r) - special.gammaln(y + 1)
+            return constant + y * special.log_expit(x) + r * special.log_expit(-x)
+
+
+def slope(name, eta, y):
+    """The derivative of -log p in eta."""
+    sign = 2 * y - 1
+    match name:
+        case "logit":
+            return -sign * special.expit(-sign * eta)
+        case "probit":
+            return -sign * np.sqrt(2 / np.pi) / special.erfcx(-sign * eta / np.sqrt(2))
+        case "poisson":
+            return np.exp(eta) - y
+        case "gaussian":
+            return (eta - y) / 0.49
+        case "t" | "cauchy":
+            df, scale = (4.0, 0.5) if name == "t" else (1.0, 0.1)
+            return (df + 1) * (eta - y) / (df * scale**2 + (eta - y) ** 2)
+        case "user":
+            return np.tanh((eta - y) / 2)
+        case _:
+            r = 0.3 if name == "binomial" else 20.0
+            x = eta - np.log(r)
+            return r * special.expit(x) - y * special.expit(-x)
+
+
+def grid(name, largest=100.0):
+    """Means, deviations up to `largest` widths and responses; the mean near the bend or a few deviations off."""
+    rng = np.random.default_rng(0)
+    # E exp(eta) overflows early.
+    width, largest = WIDTH.get(name, 1.0), 3.0 if name == "poisson" else largest
+    deviation = width * np.r_[0.01, largest, np.exp(rng.uniform(np.log(0.01), np.log(largest), SIZE - 2))]
+    y = rng.choice(RESPONSES[name], SIZE)
+    centre = y if name in LOCATIONS else np.zeros(SIZE)
+    off = rng.uniform(-3, 3, SIZE) * np.where(rng.random(SIZE) < 0.5, width, deviation)
+    return centre + off, deviation, y
+
+
+def bend(name, y):
+    """Where the potential bends, and over which width."""
+    return (y if name in LOCATIONS else 0.0), WIDTH.get(name, 1.0)
+
+
+def gaussian_mean(function, mean, deviation, around, width):
+    """E function(eta) for eta ~ N(mean, deviation^2): 40 Gauss-Legendre nodes on panels that grow with the distance."""
+    ends = mean + deviation * np.array([-12.0, 12.0])
+    steps = np.r_[0.0, 0.5 * 2.0 ** np.arange(14)]
+    breaks = np.concatenate([around + width * steps, around - width * steps, mean + deviation * np.arange(-12, 13)])
+    edges = np.unique(np.clip(breaks, *ends))
+    half = np.diff(edges)[:, None] / 2
+    eta = (edges[:-1, None] + half * (1 + NODES)).ravel()
+    shares = (half * PANEL_WEIGHTS).ravel() * stats.norm.pdf(eta, mean, deviation)
+    return function(eta) @ shares
