@@ -9,13 +9,16 @@ import numpy as np
 from provi.certificates.approximations import as_gaussian
 from provi.certificates.bounds import GapBound
 from provi.certificates.comparison import difference_upper_bound, linear_difference_bound
+from provi.certificates.dual_pass import dual_negative_elbo
 from provi.certificates.issue import issue
 from provi.certificates.ledger import Certificate, at_confidence
 from provi.core.checks import check_count
 from provi.core.precision import double_precision
 from provi.defaults import run_default
 from provi.defaults.answer import Request, certificate_seed
-from provi.families.location_scale import Gaussian, LocationScale, Point
+from provi.families.base import AbstractFamily
+from provi.families.dual_gaussian import DualGaussian
+from provi.families.location_scale import Gaussian
 from provi.result import Fit, Posterior
 from provi.runtime.budget import Budget, as_budget
 from provi.targets.base import AbstractTarget
@@ -82,13 +85,17 @@ def certify(
     )
 
 
-def _member(target: AbstractTarget, q: Any) -> tuple[LocationScale, Point]:
+def _member(target: AbstractTarget, q: Any) -> tuple[AbstractFamily, Any]:
     """The family and the point that q stands for."""
     if isinstance(q, Fit):
         q = q.posterior
     if isinstance(q, Posterior):
         if q.family.dim != target.dim:
             raise ValueError(f"q has dimension {q.family.dim}, but the target has {target.dim}.")
+        if isinstance(q.family, DualGaussian) and q.family.num_sites != getattr(target, "num_terms", None):
+            raise ValueError(
+                f"q has {q.family.num_sites} sites, one a datum of another target; pass (mean, covariance)."
+            )
         return q.family, q.point
     mean, spread = as_gaussian(q, target.dim)
     if spread.ndim == 1:
@@ -99,10 +106,11 @@ def _member(target: AbstractTarget, q: Any) -> tuple[LocationScale, Point]:
 
 
 def _better_member(
-    target: AbstractTarget, family: LocationScale, level: float, seed: int, limits: Budget
-) -> tuple[Certificate, Point]:
+    target: AbstractTarget, family: AbstractFamily, level: float, seed: int, limits: Budget
+) -> tuple[Certificate, Any]:
     """The result of a fit, with its certificate. It does not start at q, which may be far off."""
-    tol = _REFERENCE_TOL if target.linear_model() is not None else 10 * _REFERENCE_TOL
+    exact = isinstance(family, DualGaussian) or target.linear_model() is not None
+    tol = _REFERENCE_TOL if exact else 10 * _REFERENCE_TOL
     answer = run_default(target, family, None, Request(tol, _half(level), limits, seed, {"progress": False}))
     return answer.certificate, answer.run.point
 
@@ -114,9 +122,9 @@ def _half(level: float) -> float:
 
 def _compare(
     target: AbstractTarget,
-    family: LocationScale,
-    point: Point,
-    better: Point,
+    family: Any,
+    point: Any,
+    better: Any,
     own: Certificate,
     level: float,
     seed: int,
@@ -125,8 +133,11 @@ def _compare(
     name = "through a better member (g)"
     if own.gap is None:
         return GapBound(name, math.inf, "conditional", detail="the better member has no bound"), own.num_gradients
-    linear, held = target.linear_model(), own.confidence
-    if linear is not None:
+    linear, held = None if isinstance(family, DualGaussian) else target.linear_model(), own.confidence
+    if isinstance(family, DualGaussian):
+        values = [dual_negative_elbo(target, family, member) for member in (point, better)]
+        difference, spent = values[0][0] - values[1][0] + values[0][1] + values[1][1], 2
+    elif linear is not None:
         difference, spent = linear_difference_bound(linear, family, point, better)
     else:
         difference, spent = difference_upper_bound(

@@ -15,31 +15,34 @@ from provi.core.checks import check_count, check_positive
 from provi.core.precision import double_precision
 from provi.defaults import run_default
 from provi.defaults.answer import Request, certificate_seed
-from provi.families.location_scale import Gaussian, LocationScale, Point
+from provi.families.base import AbstractFamily
+from provi.families.dual_gaussian import DualGaussian, dual_gaussian
+from provi.families.location_scale import Gaussian, LocationScale
 from provi.result import Estimate, Fit, Posterior
 from provi.runtime.budget import Budget, as_budget
 from provi.runtime.loop import estimate_elbo
 from provi.runtime.run import Run, run
 from provi.targets.base import AbstractTarget
+from provi.targets.gaussian_process import GaussianProcess
 from provi.theory.solution_region import smallest_scale
 
 _DEFAULT_STEPS = 2000
 _ELBO_DRAWS, _ELBO_NUMBERS = 4096, 2**25  # fewer draws in many dimensions: 2^25 numbers are 256 MiB
-_LARGEST_DENSE = 500
+_LARGEST_DENSE, _LARGEST_SITES = 500, 5000
 _CERTIFICATE_GRADIENTS = (10_000, 200_000)  # after a run that the user planned: as many again, within these
 
 
 @double_precision
 def fit(
     target: AbstractTarget,
-    family: LocationScale | None = None,
+    family: AbstractFamily | None = None,
     algorithm: AbstractAlgorithm | None = None,
     *,
     tol: float = 0.01,
     confidence: float = 0.99,
     budget: Budget | int | None = None,
     seed: int = 0,
-    start: Point | None = None,
+    start: Any = None,
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
     resume: bool = False,
@@ -49,7 +52,8 @@ def fit(
     **Arguments:**
 
     - `target`: what to approximate, `provi.targets.LogisticRegression(X, y)`, `provi.targets.LogDensity(fn, dim)`, ...
-    - `family`: default the Gaussian with full covariance (diagonal above 500 dimensions, 1000 for a linear model).
+    - `family`: default the Gaussian with full covariance (diagonal above 500 dimensions, 1000 for a linear model;
+      a linear model with more columns than rows and a Gaussian process keep the full one, in dual form).
     - `algorithm`: e.g. `provi.algorithms.ProxSGD.from_theorem(target, family, budget=100_000)`. The default is the
       fastest method for the target's structure (`provi.defaults.run_default`), stopped by its certificate.
     - `tol`: nats. The default stops when the gap to the best member of the family is certified to be at most this.
@@ -70,7 +74,9 @@ def fit(
     family = _default_family(target) if family is None else family
     options: dict[str, Any] = {"progress": progress, "checkpoint": checkpoint, "resume": resume}
     if algorithm is None:
-        if target.linear_model() is None:  # whose data were checked when it was made
+        if (
+            not isinstance(family, DualGaussian) and target.linear_model() is None
+        ):  # whose data were checked when it was made
             _check_finite(target, target.default_location if start is None else np.asarray(start.loc))
         request = Request(float(tol), float(confidence), limits, seed, options)
         answer = run_default(target, family, start, request)
@@ -96,7 +102,7 @@ def _check_arguments(target: Any, family: Any, algorithm: Any, seed: Any) -> Non
             f"target must be a provi target, not {type(target).__name__}. "
             f"Wrap a log density: provi.targets.LogDensity(fn, dim)."
         )
-    if family is not None and not isinstance(family, LocationScale):
+    if family is not None and not isinstance(family, AbstractFamily):
         raise TypeError(f"family must be e.g. provi.families.Gaussian({target.dim}), not {family!r}.")
     if family is not None and family.dim != target.dim:
         raise ValueError(f"family has dimension {family.dim}, but the target has {target.dim}.")
@@ -105,9 +111,15 @@ def _check_arguments(target: Any, family: Any, algorithm: Any, seed: Any) -> Non
     check_count("seed", seed, minimum=0)
 
 
-def _default_family(target: AbstractTarget) -> LocationScale:
+def _default_family(target: AbstractTarget) -> AbstractFamily:
+    if isinstance(target, GaussianProcess):
+        return dual_gaussian(target)
+    linear = target.linear_model()
+    # With more columns than rows the best Gaussian is known by two numbers a row: no d x d matrix is needed.
+    if linear is not None and linear is target and linear.num_terms < min(target.dim, _LARGEST_SITES):
+        return dual_gaussian(target)
     # A linear model forms a d x d matrix at each step anyway, so that a full covariance costs it little more.
-    largest = _LARGEST_DENSE if target.linear_model() is None else 2 * _LARGEST_DENSE
+    largest = _LARGEST_DENSE if linear is None else 2 * _LARGEST_DENSE
     return Gaussian(target.dim, "triangular" if target.dim <= largest else "diagonal")
 
 
@@ -129,9 +141,9 @@ def _check_finite(target: AbstractTarget, loc: np.ndarray) -> None:
 
 def _run_given(
     target: AbstractTarget,
-    family: LocationScale,
+    family: AbstractFamily,
     algorithm: AbstractAlgorithm,
-    start: Point | None,
+    start: Any,
     options: Any,
 ) -> Run:
     guarantee = algorithm.guarantee
@@ -140,13 +152,17 @@ def _run_given(
     if guarantee is not None and start is not None:
         raise ValueError("The theorem's bound starts from its own point: pass start= to from_theorem, not to fit.")
     point = guarantee.start if guarantee is not None else start or _default_start(target, family)
-    _check_finite(target, np.asarray(point.loc))
+    if not isinstance(family, DualGaussian):
+        _check_finite(target, np.asarray(point.loc))
     algorithm = algorithm.resolve(target, family)
     num_steps = guarantee.num_steps if guarantee is not None else _planned_steps(options["budget"])
     return run(algorithm, target, family, point, num_steps=num_steps, **options)
 
 
-def _default_start(target: AbstractTarget, family: LocationScale) -> Point:
+def _default_start(target: AbstractTarget, family: AbstractFamily) -> Any:
+    if isinstance(family, DualGaussian):
+        return family.prior_point()
+    assert isinstance(family, LocationScale)
     smoothness = target.constants.smoothness
     scale = smallest_scale(float(smoothness.value)) if smoothness.known else 1.0  # pyright: ignore
     return family.point(target.default_location, scale, target.dtype)
@@ -159,7 +175,7 @@ def _planned_steps(budget: Budget) -> int:
     return _DEFAULT_STEPS if budget.gradients is None and budget.seconds is None else 2**31
 
 
-def _as_fit(target: AbstractTarget, family: LocationScale, result: Run, certificate: Certificate, seed: int) -> Fit:
+def _as_fit(target: AbstractTarget, family: AbstractFamily, result: Run, certificate: Certificate, seed: int) -> Fit:
     elbo = result.elbo
     if elbo is None:
         key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)  # a stream that no step uses

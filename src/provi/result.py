@@ -17,10 +17,13 @@ from provi.certificates.ledger import Certificate
 from provi.core.checks import as_array, check_count
 from provi.core.outcomes import Outcome
 from provi.core.precision import double_precision
+from provi.families.base import AbstractFamily
 from provi.families.bases import Laplace, Normal, StudentT, Uniform
-from provi.families.location_scale import LocationScale, Point
+from provi.families.dual_gaussian import DualGaussian, DualPoint
+from provi.families.location_scale import LocationScale
 from provi.families.quantiles import marginal_quantile
 from provi.runtime.history import History
+from provi.targets.priors import GaussianPrior
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,22 +48,23 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Posterior:
-    """The fitted approximation, in NumPy: exact moments, draws and densities of the location-scale member."""
+    """The fitted approximation, in NumPy: exact moments, draws and densities of the family's member."""
 
-    family: LocationScale
-    point: Point
+    family: AbstractFamily
+    point: Any
     names: tuple[str, ...]
 
     @property
+    @double_precision
     def mean(self) -> np.ndarray:
-        """E_q[z] = m."""
-        return np.asarray(self.point.loc)
+        """E_q[z]."""
+        return np.asarray(self.family.mean(self.point))
 
     @property
     @double_precision
     def covariance(self) -> np.ndarray:
-        """Cov_q[z] = CC'."""
-        return np.asarray(self.point.scale.covariance())
+        """Cov_q[z]."""
+        return np.asarray(self.family.covariance(self.point))
 
     @property
     @double_precision
@@ -79,7 +83,7 @@ class Posterior:
         array = as_array("z", z)
         if array.shape[-1] != self.family.dim or array.ndim > 2:
             raise ValueError(f"z has shape {array.shape}; its last axis must be the dimension {self.family.dim}.")
-        rows = jnp.asarray(np.atleast_2d(array), self.point.loc.dtype)
+        rows = jnp.asarray(np.atleast_2d(array), jax.tree.leaves(self.point)[0].dtype)
         values = jax.vmap(lambda row: self.family.log_prob(self.point, row))(rows)
         return np.asarray(values if array.ndim == 2 else values[0])
 
@@ -159,14 +163,10 @@ class Fit:
         family, point = self.posterior.family, self.posterior.point
         tensors = {f"point/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(point))}
         tensors["history"] = self.history.as_array()
+        if isinstance(family, DualGaussian):
+            tensors |= {f"family/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(family))}
         metadata = {
-            "family": {
-                "dim": family.dim,
-                "base": family.base.name,
-                "scale": family.scale,
-                "rank": family.rank,
-            },
-            "df": float(family.base.df) if isinstance(family.base, StudentT) else None,
+            "family": _describe(family),
             "names": self.posterior.names,
             "elbo": dataclasses.asdict(self.elbo),
             "certificate": self.certificate.to_dict(),
@@ -187,11 +187,7 @@ def load(path: str | Path) -> Fit:
         if metadata.get("format") != _FORMAT:
             raise ValueError(f"{path} is not a fit saved by ProVI.")
         data = json.loads(metadata["fit"])
-        spec = data["family"]
-        base = StudentT(data["df"]) if data["df"] is not None else _BASES[spec["base"]]()
-        family = LocationScale(spec["dim"], base, spec["scale"], rank=spec["rank"])
-        like = family.point(np.zeros(spec["dim"]), 1.0)
-        structure = jax.tree.structure(like)
+        family, structure = _family(data["family"], file)
         leaves = [jnp.asarray(file.get_tensor(f"point/{i}")) for i in range(structure.num_leaves)]
         history = History.from_array(file.get_tensor("history"))
     return Fit(
@@ -205,3 +201,28 @@ def load(path: str | Path) -> Fit:
         gradient_evaluations=data["gradient_evaluations"],
         seconds=data["seconds"],
     )
+
+
+def _describe(family: AbstractFamily) -> dict[str, Any]:
+    """What `_family` needs beside the arrays."""
+    if isinstance(family, DualGaussian):
+        return {"scale": "dual", "linear_model": family.design is not None, "root": family.root is not None}
+    assert isinstance(family, LocationScale)
+    df = float(family.base.df) if isinstance(family.base, StudentT) else None
+    return {"dim": family.dim, "base": family.base.name, "scale": family.scale, "rank": family.rank, "df": df}
+
+
+def _family(spec: dict[str, Any], file: Any) -> tuple[AbstractFamily, Any]:
+    """The family, and the structure of its points."""
+    if spec["scale"] == "dual":
+        one = jnp.asarray(np.ones((1, 1)))
+        prior = GaussianPrior(one[0], one[0, 0]) if spec["linear_model"] else None
+        like = DualGaussian(one, one[0], one if spec["linear_model"] else None, prior, one if spec["root"] else None)
+        arrays = [jnp.asarray(file.get_tensor(f"family/{i}")) for i in range(len(jax.tree.leaves(like)))]
+        # Rebuilt from its parts, since the dimension is a static field.
+        parts = jax.tree.unflatten(jax.tree.structure(like), arrays)
+        family = DualGaussian(parts.gram, parts.prior_mean, parts.design, parts.prior, parts.root)
+        return family, jax.tree.structure(DualPoint(one[0], one[0]))
+    base = StudentT(spec["df"]) if spec["df"] is not None else _BASES[spec["base"]]()
+    family = LocationScale(spec["dim"], base, spec["scale"], rank=spec["rank"])
+    return family, jax.tree.structure(family.point(np.zeros(spec["dim"]), 1.0))

@@ -3,14 +3,14 @@
 import pytest
 
 from provi.estimators import base
-from provi.runtime.loop import advance
+from provi.runtime.loop import optimised_loop
 
 
 @pytest.fixture(autouse=True, scope="module")
 def one_chunk():
-    advance._cached.clear_cache()
+    optimised_loop._cached.clear_cache()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, "CHUNKS", (1,))
         yield
     # What was compiled with other chunks must not serve the tests of other rooms.
-    advance._cached.clear_cache()
+    optimised_loop._cached.clear_cache()

@@ -11,7 +11,7 @@ from provi.estimators import Entropy
 from provi.families import Gaussian, LocationScale, StudentT
 from provi.geometry import BlockPreconditioner
 from provi.runtime import Budget, run
-from provi.runtime.loop import advance
+from provi.runtime.loop import optimised_loop
 from provi.schedules import (
     GeometricAverage,
     NoiseWeightedAverage,
@@ -149,11 +149,11 @@ def test_plans_from_theorems_share_one_compilation(kind):
     for problem, budget in ((problems[0], 1000), (problems[0], 5000), (problems[1], 2000)):
         algorithm = kind.from_theorem(problem, SYMMETRIC, budget=budget)
         go(algorithm, problem)
-        sizes.append(advance._cached._cache_size())
+        sizes.append(optimised_loop._cached._cache_size())
     assert sizes[0] == sizes[1] == sizes[2]
 
 
 def test_one_run_compiles_the_loop_once():
-    before = advance._cached._cache_size()
+    before = optimised_loop._cached._cache_size()
     go(ProxSGD(0.1, 2, averaging=GeometricAverage(0.7)), family=Gaussian(2, "diagonal"), num_steps=60)
-    assert advance._cached._cache_size() == before + 1
+    assert optimised_loop._cached._cache_size() == before + 1

@@ -2,14 +2,14 @@
 
 import dataclasses
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 from equinox import AbstractVar
 
 from provi.certificates.guarantee import Guarantee
 from provi.core.types import Count, RandomKey, Scalar
-from provi.families.location_scale import LocationScale, Point
+from provi.families.base import AbstractFamily
 from provi.schedules.batch_sizes import AbstractBatchSize
 from provi.schedules.sampling import AbstractSampling
 from provi.targets.base import AbstractFiniteSum, AbstractTarget
@@ -26,27 +26,29 @@ class StepInfo(eqx.Module):
 
 
 class AbstractAlgorithm(eqx.Module):
-    """A stochastic method on a location-scale family."""
+    """A method on a family of approximations."""
 
     num_draws: AbstractVar[AbstractBatchSize]
     guarantee: AbstractVar[Guarantee | None]
+    compile_quickly: ClassVar[bool] = False
+    """Whether the loop is compiled with little optimisation: for steps that spend their time in LAPACK."""
 
     @abstractmethod
-    def resolve(self, target: AbstractTarget, family: LocationScale) -> "AbstractAlgorithm":
+    def resolve(self, target: AbstractTarget, family: Any) -> "AbstractAlgorithm":
         """Check that the parts fit together (`ValueError` otherwise) and fill in what depends on the target."""
 
     @abstractmethod
-    def init(self, point: Point) -> Any:
+    def init(self, point: Any) -> Any:
         """The state at the start `point`; every state has fields `point` and `step`."""
 
     @abstractmethod
     def step(
-        self, key: RandomKey, state: Any, target: AbstractTarget, family: LocationScale, shrink: Scalar
+        self, key: RandomKey, state: Any, target: AbstractTarget, family: Any, shrink: Scalar
     ) -> tuple[Any, StepInfo]:
         """One step with the step size multiplied by `shrink`. `key` is the run's key, the same at every step."""
 
     @abstractmethod
-    def output(self, state: Any) -> Point:
+    def output(self, state: Any) -> Any:
         """The point to return."""
 
     def recorded_elbo(self, state: Any) -> tuple[Any, Any] | None:
@@ -58,7 +60,7 @@ class AbstractAlgorithm(eqx.Module):
         return None
 
 
-def check_parts(target: AbstractTarget, family: LocationScale, data_sampling: AbstractSampling | None) -> None:
+def check_parts(target: AbstractTarget, family: AbstractFamily, data_sampling: AbstractSampling | None) -> None:
     """What every algorithm asks of its parts, or a `ValueError` that says which do not fit."""
     if family.dim != target.dim:
         raise ValueError(f"family has dimension {family.dim}, but the target has {target.dim}. Use dim={target.dim}.")
@@ -73,13 +75,13 @@ def without_guarantee(algorithm: Any) -> Any:
     return dataclasses.replace(algorithm, guarantee=None)
 
 
-def planned(algorithm: Any, target: AbstractTarget, family: LocationScale) -> Any:
+def planned(algorithm: Any, target: AbstractTarget, family: AbstractFamily) -> Any:
     """The algorithm of a theorem's plan, its guarantee bound to what the plan was made for."""
     guarantee = dataclasses.replace(algorithm.guarantee, planned_for=(target, family, without_guarantee(algorithm)))
     return dataclasses.replace(algorithm, guarantee=guarantee)
 
 
-def check_planned(algorithm: Any, target: AbstractTarget, family: LocationScale) -> None:
+def check_planned(algorithm: Any, target: AbstractTarget, family: AbstractFamily) -> None:
     """Refuse a guarantee for another target, another family or other settings: its bound could be below the truth."""
     planned_for = algorithm.guarantee.planned_for
     given = (target, family, without_guarantee(algorithm))

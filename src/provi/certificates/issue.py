@@ -9,13 +9,17 @@ import numpy as np
 from provi.certificates.bounds import GapBound
 from provi.certificates.counterexample import Counterexample
 from provi.certificates.curvature_search import find_negative_curvature
+from provi.certificates.dual import dual_bounds
+from provi.certificates.dual_posterior import dual_posterior_bound
 from provi.certificates.guarantee import Guarantee
 from provi.certificates.ledger import Assumption, Certificate
 from provi.certificates.linear import linear_model_bounds
 from provi.certificates.monte_carlo import fewest_gradients, monte_carlo_bounds
 from provi.certificates.posterior import PosteriorBound, posterior_bound
 from provi.certificates.tail_audit import LARGEST_SHARE, REACH, unseen_share, unseen_share_of_rows
-from provi.families.location_scale import LocationScale, Point
+from provi.families.base import AbstractFamily
+from provi.families.dual_gaussian import DualGaussian
+from provi.families.location_scale import LocationScale
 from provi.targets.base import AbstractTarget
 from provi.targets.constants import Constant, Constants
 from provi.targets.linear_models import AbstractLinearModel
@@ -42,8 +46,8 @@ class Evidence:
 
 def issue(
     target: AbstractTarget,
-    family: LocationScale,
-    point: Point,
+    family: AbstractFamily,
+    point: Any,
     *,
     confidence: float = 0.99,
     seed: int = 0,
@@ -88,8 +92,8 @@ def issue(
 
 def _gather(
     target: AbstractTarget,
-    family: LocationScale,
-    point: Point,
+    family: Any,
+    point: Any,
     constants: Constants,
     known: tuple[GapBound, ...] | None,
     confidence: float,
@@ -98,6 +102,10 @@ def _gather(
     max_gradients: int,
 ) -> Evidence:
     """Every bound that applies."""
+    if isinstance(family, DualGaussian):
+        bounds = dual_bounds(target, family, point) if known is None else known
+        posterior = dual_posterior_bound(target, family, point, confidence=confidence, seed=seed)
+        return Evidence(bounds, posterior, None, len(bounds))
 
     def distance() -> PosteriorBound | None:
         return posterior_bound(target, family, point, confidence=confidence, seed=seed)
@@ -126,7 +134,7 @@ def _gather(
 
 
 def audit_tails(
-    target: AbstractTarget, family: LocationScale, point: Point, constants: Constants, seed: int
+    target: AbstractTarget, family: LocationScale, point: Any, constants: Constants, seed: int
 ) -> Assumption:
     """Whether draws of q can see what the expectations are made of: by smoothness, else by `tail_audit`."""
     statement = "draws reach what matters (batch means are nearly Gaussian)"
@@ -148,7 +156,7 @@ def audit_tails(
 
 
 def with_guarantee(
-    certificate: Certificate, family: LocationScale, guarantee: Guarantee | None, num_steps: int, rejected_steps: int
+    certificate: Certificate, family: AbstractFamily, guarantee: Guarantee | None, num_steps: int, rejected_steps: int
 ) -> Certificate:
     """Add what the algorithm's theorem promised a priori, for the `num_steps` actually taken.
 
@@ -193,7 +201,7 @@ def _assumptions(constants: Constants, found: Counterexample | None) -> tuple[As
 
 def _notes(
     constants: Constants,
-    family: LocationScale,
+    family: AbstractFamily,
     status: str,
     bounds: tuple[GapBound, ...],
     posterior: PosteriorBound | None,
@@ -223,7 +231,7 @@ def _notes(
     return tuple(notes)
 
 
-def _kurtosis(family: LocationScale) -> Assumption:
+def _kurtosis(family: AbstractFamily) -> Assumption:
     statement = f"kurtosis of the base ({family.base.name})"
     try:
         return Assumption(statement, float(family.base.kurtosis(family.dim)), "proven", "closed form")

@@ -1,6 +1,7 @@
 """With what we approximate: location-scale families, their bases and their scales."""
 
 from provi.families.bases import AbstractBase, Laplace, Normal, StudentT, Uniform
+from provi.families.dual_gaussian import DualGaussian, DualPoint, dual_gaussian
 from provi.families.location_scale import Gaussian, LocationScale, Point
 from provi.families.scales import AbstractScale, Diagonal, LowRank, Symmetric, Triangular
 
@@ -8,6 +9,8 @@ __all__ = [
     "AbstractBase",
     "AbstractScale",
     "Diagonal",
+    "DualGaussian",
+    "DualPoint",
     "Gaussian",
     "Laplace",
     "LocationScale",
@@ -18,4 +21,5 @@ __all__ = [
     "Symmetric",
     "Triangular",
     "Uniform",
+    "dual_gaussian",
 ]

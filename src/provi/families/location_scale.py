@@ -10,6 +10,7 @@ import numpy as np
 from provi.core.checks import as_array, check_count, check_positive_definite
 from provi.core.precision import double_precision
 from provi.core.types import Draws, RandomKey, Scalar, Vector
+from provi.families.base import AbstractFamily
 from provi.families.bases import AbstractBase, Normal, StudentT
 from provi.families.scales import AbstractScale, Diagonal, LowRank, Symmetric, Triangular
 
@@ -23,7 +24,7 @@ class Point(eqx.Module):
     scale: AbstractScale
 
 
-class LocationScale(eqx.Module):
+class LocationScale(AbstractFamily):
     r"""The family of all q_w, w = (m, C): z = m + C u, u ~ base.
 
     log q_w(z) = log s(C^-1 (z - m)) - log det C, and the entropy is H(s) + log det C.
@@ -55,6 +56,18 @@ class LocationScale(eqx.Module):
                 f"scale='low_rank' needs a base that is closed under marginals (Normal, StudentT); "
                 f"{self.base.name} is not. Use scale='diagonal' or 'triangular'."
             )
+
+    def check_point(self, point: Any) -> None:
+        if not isinstance(point, Point) or point.scale.kind != self.scale or point.loc.shape != (self.dim,):
+            raise ValueError("start does not belong to the family; make it with family.point(loc, scale).")
+
+    def mean(self, point: Point) -> Vector:
+        """m."""
+        return point.loc
+
+    def covariance(self, point: Point) -> Any:
+        """CC'."""
+        return point.scale.covariance()
 
     @double_precision
     def point(self, loc: Any, scale: Any = 1.0, dtype: Any = None) -> Point:

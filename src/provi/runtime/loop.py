@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
+from provi.core.compilation import quick_jit
 from provi.core.tree import select
 from provi.core.types import Count, Flag, RandomKey, Scalar
-from provi.families.location_scale import LocationScale, Point
+from provi.families.base import AbstractFamily
 from provi.targets.base import AbstractTarget
 
 QUANTITIES = ("the gradient of the location", "the gradient of the scale", "the new parameters")
@@ -42,10 +43,10 @@ class Carry(eqx.Module):
     info: StepInfo
 
 
-def initial_carry(algorithm: AbstractAlgorithm, point: Point) -> Carry:
+def initial_carry(algorithm: AbstractAlgorithm, point: Any) -> Carry:
     """The carry before the first step."""
     # Made on the host: outside a compiled function every operation of JAX is compiled by itself.
-    dtype = point.loc.dtype
+    dtype = jax.tree.leaves(point)[0].dtype
     zero, one = jnp.asarray(np.zeros((), dtype)), jnp.asarray(np.ones((), dtype))
     count, never = jnp.asarray(np.asarray(0)), jnp.asarray(np.asarray(-1))
     health = Health(one, count, count, never, never, count)
@@ -54,7 +55,7 @@ def initial_carry(algorithm: AbstractAlgorithm, point: Point) -> Carry:
 
 
 def guarded_step(
-    key: RandomKey, algorithm: AbstractAlgorithm, target: AbstractTarget, family: LocationScale, carry: Carry
+    key: RandomKey, algorithm: AbstractAlgorithm, target: AbstractTarget, family: AbstractFamily, carry: Carry
 ) -> Carry:
     """One step; if it is not finite, the old state with the step number advanced and the step size halved.
 
@@ -85,12 +86,11 @@ def affordable(algorithm: AbstractAlgorithm, carry: Carry, gradient_budget: Coun
     return carry.health.gradient_evaluations + algorithm.num_draws(carry.state.step) <= gradient_budget
 
 
-@eqx.filter_jit
-def advance(
+def _advance(
     key: RandomKey,
     algorithm: AbstractAlgorithm,
     target: AbstractTarget,
-    family: LocationScale,
+    family: AbstractFamily,
     carry: Carry,
     last_step: Count,
     gradient_budget: Count,
@@ -110,9 +110,27 @@ def advance(
     return jax.lax.while_loop(unfinished, lambda carry: guarded_step(key, algorithm, target, family, carry), carry)
 
 
+_advance.__name__ = _advance.__qualname__ = "advance"
+optimised_loop, quick_loop = eqx.filter_jit(_advance), quick_jit(_advance)
+
+
+def advance(
+    key: RandomKey,
+    algorithm: AbstractAlgorithm,
+    target: AbstractTarget,
+    family: AbstractFamily,
+    carry: Carry,
+    last_step: Count,
+    gradient_budget: Count,
+) -> Carry:
+    """The compiled loop, `_advance`."""
+    loop = quick_loop if algorithm.compile_quickly else optimised_loop
+    return loop(key, algorithm, target, family, carry, last_step, gradient_budget)
+
+
 @eqx.filter_jit
 def estimate_elbo(
-    key: RandomKey, target: AbstractTarget, family: LocationScale, point: Point, num_draws: int
+    key: RandomKey, target: AbstractTarget, family: AbstractFamily, point: Any, num_draws: int
 ) -> tuple[Scalar, Scalar]:
     """A Monte-Carlo estimate of the ELBO, E_q[log p(z) - log q(z)], and its standard error.
 

@@ -14,7 +14,7 @@ from provi.algorithms.base import AbstractAlgorithm, without_guarantee
 from provi.core.checks import check_count
 from provi.core.outcomes import Outcome
 from provi.core.precision import double_precision
-from provi.families.location_scale import LocationScale, Point
+from provi.families.base import AbstractFamily
 from provi.runtime.budget import Budget
 from provi.runtime.checkpoint import fingerprint, load_checkpoint, save_checkpoint
 from provi.runtime.history import History, recorded_steps
@@ -42,8 +42,8 @@ class Run:
     `elbo` is the exact ELBO of the point and the error of its computation, where the algorithm knows them.
     """
 
-    point: Point
-    last: Point
+    point: Any
+    last: Any
     history: History
     outcome: Outcome
     message: str
@@ -57,8 +57,8 @@ class Run:
 def run(
     algorithm: AbstractAlgorithm,
     target: AbstractTarget,
-    family: LocationScale,
-    start: Point,
+    family: AbstractFamily,
+    start: Any,
     *,
     seed: int,
     num_steps: int,
@@ -78,8 +78,7 @@ def run(
     `checkpoint` ends with the same bits as an uninterrupted one.
     """
     algorithm = without_guarantee(algorithm.resolve(target, family))
-    if start.scale.kind != family.scale or start.loc.shape != (family.dim,):
-        raise ValueError("start does not belong to the family; make it with family.point(loc, scale).")
+    family.check_point(start)
     budget = budget or Budget()
     num_steps = min(check_count("num_steps", num_steps), budget.steps or num_steps)
     driver = _Driver(algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop)
@@ -107,7 +106,7 @@ class _Driver:
         self.checkpoint_seconds = checkpoint_seconds
         self.stop = stop
 
-    def prepare(self, start: Point, resume: bool) -> None:
+    def prepare(self, start: Any, resume: bool) -> None:
         """Begin at `start`, or where the checkpoint left off."""
         self.carry: Carry = initial_carry(self.parts[0], start)
         self.good_state = self.carry.state
