@@ -1,23 +1,36 @@
 """Methods: each a short assembly of estimator, geometry, schedules and averaging."""
 
 from provi.algorithms.base import AbstractAlgorithm
+from provi.algorithms.dual_natural_gradient import DualNaturalGradient
 from provi.algorithms.mpsgd import MPSGD
 from provi.algorithms.natural_gradient import NaturalGradient
 from provi.algorithms.optax import Optax
+from provi.algorithms.pgsvi import PGSVI
 from provi.algorithms.proj_sgd import ProjSGD
 from provi.algorithms.prox_sgd import ProxSGD
+from provi.algorithms.proximal_gradient import ProximalGradient
+from provi.algorithms.proximal_split import KLToPrior, Penalty, Split
 from provi.algorithms.site_table import SiteTable
+from provi.algorithms.sparse_learning import LearntProcess, learn_sparse_hyperparameters
 from provi.algorithms.stochastic_natural_gradient import StochasticNaturalGradient
 from provi.certificates.guarantee import Guarantee
 
 __all__ = [
     "MPSGD",
+    "PGSVI",
     "AbstractAlgorithm",
+    "DualNaturalGradient",
     "Guarantee",
+    "KLToPrior",
+    "LearntProcess",
     "NaturalGradient",
     "Optax",
+    "Penalty",
     "ProjSGD",
     "ProxSGD",
+    "ProximalGradient",
     "SiteTable",
+    "Split",
     "StochasticNaturalGradient",
+    "learn_sparse_hyperparameters",
 ]

@@ -2,6 +2,7 @@
 
 from provi.schedules.averaging import AbstractAveraging, GeometricAverage, LastIterate, NoiseWeightedAverage
 from provi.schedules.batch_sizes import AbstractBatchSize, ConstantBatch, PolynomialBatch
+from provi.schedules.noise_batch import NoiseBatch
 from provi.schedules.sampling import AbstractSampling, ReshuffledSampling, UniformSampling
 from provi.schedules.step_sizes import AbstractStepSize, ConstantStep, PolynomialStep, StronglyConvexStep
 
@@ -14,6 +15,7 @@ __all__ = [
     "ConstantStep",
     "GeometricAverage",
     "LastIterate",
+    "NoiseBatch",
     "NoiseWeightedAverage",
     "PolynomialBatch",
     "PolynomialStep",

@@ -1,7 +1,7 @@
 """Theorems as functions of plain numbers: constants in, bound out; one theorem a file.
 
 Nothing here runs an algorithm. The proofs, and where they correct the papers, are in
-`docs/theory/location-scale.md`.
+`docs/theory/location-scale.md` and `docs/theory/pgsvi.md`.
 """
 
 from provi.theory import (
@@ -11,11 +11,15 @@ from provi.theory import (
     mpsgd_dynamic,
     mpsgd_nonconvex,
     noise,
+    pgsvi,
     proj_sgd_convex,
     proj_sgd_strongly_convex,
     prox_sgd_convex,
     prox_sgd_strongly_convex,
+    relative_smoothness,
     solution_region,
+    strong_growth,
+    two_phase,
     weighted_average,
 )
 
@@ -26,10 +30,14 @@ __all__ = [
     "mpsgd_dynamic",
     "mpsgd_nonconvex",
     "noise",
+    "pgsvi",
     "proj_sgd_convex",
     "proj_sgd_strongly_convex",
     "prox_sgd_convex",
     "prox_sgd_strongly_convex",
+    "relative_smoothness",
     "solution_region",
+    "strong_growth",
+    "two_phase",
     "weighted_average",
 ]
