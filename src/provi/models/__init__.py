@@ -1,0 +1,31 @@
+"""Models with the scikit-learn interface. They need scikit-learn: pip install 'provi[models]'."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from provi.models.gaussian_mixture import VariationalGaussianMixture
+    from provi.models.gp_classifier import GPClassifier
+    from provi.models.gp_regressor import GPRegressor
+    from provi.models.latent_dirichlet_allocation import LatentDirichletAllocation
+
+__all__ = ["GPClassifier", "GPRegressor", "LatentDirichletAllocation", "VariationalGaussianMixture"]
+
+_FILES = {
+    "GPClassifier": "provi.models.gp_classifier",
+    "GPRegressor": "provi.models.gp_regressor",
+    "LatentDirichletAllocation": "provi.models.latent_dirichlet_allocation",
+    "VariationalGaussianMixture": "provi.models.gaussian_mixture",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A model is imported when it is asked for: `import provi.models` works without scikit-learn."""
+    if name not in _FILES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(_FILES[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "sklearn":
+            raise
+        raise ImportError(f"provi.models.{name} needs scikit-learn: pip install 'provi[models]'.") from None
