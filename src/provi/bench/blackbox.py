@@ -9,17 +9,18 @@ import numpy as np
 
 from provi.bench.methods import THRESHOLDS, Method, MethodFailed, Trace, run_method
 from provi.bench.oracle import Oracle
-from provi.bench.protocol import Problem
 
 Row = dict[str, Any]
 """One method on one problem, plain data for JSON."""
 
 
 def compare(
-    problems: Sequence[Problem],
+    problems: Sequence[Any],
     methods: Sequence[Method],
     seconds: float,
     report: Callable[[str], None] = lambda line: None,
+    oracle_of: Callable[[Any], Any] = Oracle.of,
+    thresholds: Sequence[float] = THRESHOLDS,
 ) -> list[Row]:
     """Run every method on every problem, one process a setting, one after the other.
 
@@ -27,22 +28,24 @@ def compare(
 
     - `seconds`: wall-clock limit of each run without compilation.
     - `report`: told what is being run.
+    - `oracle_of`: makes what has the `gap(mean, covariance)` of a problem; `thresholds`: the gaps that are timed.
 
     **Returns:** a row for each pair, also for the methods that are not installed or failed.
     """
     rows = []
     for problem in problems:
-        oracle = Oracle.of(problem)
+        oracle = oracle_of(problem)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "problem.npz"
             problem.save(path)
             for method in methods:
                 report(f"{problem.name}: {method.name}")
-                rows.append({"problem": problem.name, "method": method.name, **_run(method, path, seconds, oracle)})
+                row = _run(method, path, seconds, oracle, thresholds)
+                rows.append({"problem": problem.name, "method": method.name, **row})
     return rows
 
 
-def _run(method: Method, problem: Path, seconds: float, oracle: Oracle) -> Row:
+def _run(method: Method, problem: Path, seconds: float, oracle: Any, thresholds: Sequence[float]) -> Row:
     empty: Row = {"times": {}, "final_gap": None, "facts": {}, "runs": []}
     if method.missing:
         return {**empty, "status": "not installed", "note": f"pip install {method.install}"}
@@ -57,21 +60,22 @@ def _run(method: Method, problem: Path, seconds: float, oracle: Oracle) -> Row:
     broken = [trace for trace in traces if "error" in trace.facts]
     errors += [f"{method.quantity} {t.setting:g} broke off: {t.facts['error'][:100]}" for t in broken]
     gaps = [np.array([oracle.gap(m, c) for m, c in zip(t.mean, t.covariance, strict=True)]) for t in traces]
-    runs = [_run_facts(method, trace, gap) for trace, gap in zip(traces, gaps, strict=True)]
+    runs = [_run_facts(method, trace, gap, thresholds) for trace, gap in zip(traces, gaps, strict=True)]
     best = min(range(len(traces)), key=lambda index: gaps[index].min())
     return {
         "status": "ran",
         "note": "; ".join(errors),
-        "times": {f"{threshold:g}": time_to_gap(method, traces, gaps, threshold) for threshold in THRESHOLDS},
+        "times": {f"{threshold:g}": time_to_gap(method, traces, gaps, threshold) for threshold in thresholds},
         "final_gap": finite(gaps[best].min()),
         "facts": traces[best].facts,
         "runs": runs,
     }
 
 
-def _run_facts(method: Method, trace: Trace, gap: np.ndarray) -> Row:
+def _run_facts(method: Method, trace: Trace, gap: np.ndarray, thresholds: Sequence[float]) -> Row:
     return {
         "setting": f"{method.quantity} {trace.setting:g}",
+        "times": {f"{threshold:g}": time_to_gap(method, [trace], [gap], threshold) for threshold in thresholds},
         "smallest_gap": finite(gap.min()),
         "last_gap": finite(gap[-1]),
         "cpu": float(trace.cpu[-1]),

@@ -15,6 +15,10 @@ Seconds = Annotated[float, typer.Option(help="Limit of one run, without compilat
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Checkout to write benchmarks/results and docs/benchmarks.md in.")
 ]
+Pythons = Annotated[
+    list[Path] | None,
+    typer.Option("--python", exists=True, dir_okay=False, help="Another Python to look for peers in; repeatable."),
+]
 
 
 @app.command()
@@ -54,12 +58,61 @@ def glm(quick: Quick = False, problems: Problems = None, seconds: Seconds = 120.
     _keep("glm", rows, output)
 
 
+@app.command()
+def gp(
+    quick: Annotated[bool, typer.Option("--quick", help="Ionosphere only, at most 2 seconds a run.")] = False,
+    problems: Problems = None,
+    methods: Methods = None,
+    seconds: Seconds = 60.0,
+    python: Pythons = None,
+    output: Output = None,
+) -> None:
+    """Gaussian-process classification: time to a true gap of 0.01 and 0.001 nats, beside other libraries."""
+    from provi.bench import tables
+    from provi.bench.gp import compare_gp, gp_verdicts
+    from provi.bench.gp_data import GP_PROBLEMS
+    from provi.bench.gp_methods import GP_METHODS, GP_THRESHOLDS
+
+    chosen = [
+        method.found_in([str(path) for path in python or ()]) for method in _chosen("methods", methods, GP_METHODS)
+    ]
+    made = _load("problems", ["ionosphere"] if quick and not problems else problems, GP_PROBLEMS)
+    rows = compare_gp(made, chosen, min(seconds, 2.0) if quick else seconds, typer.echo)
+    for name, group in tables.by_problem(rows).items():
+        title = f"{name}: CPU seconds without (with) compilation"
+        tables.print_cells(title, tables.blackbox_cells(group, "cpu", GP_THRESHOLDS, "steps"))
+        typer.echo("\n".join(gp_verdicts(group)))
+    _keep("gp", rows, output)
+
+
+@app.command()
+def gp_sparse(methods: Methods = None, seconds: Seconds = 120.0, python: Pythons = None, output: Output = None) -> None:
+    """Sparse Gaussian processes, 100,000 points: seconds a pass, ELBO and held-out log loss beside other libraries."""
+    from provi.bench import tables
+    from provi.bench.gp_data import SPARSE_PROBLEMS
+    from provi.bench.gp_methods import SPARSE_METHODS
+    from provi.bench.gp_sparse import measure_sparse
+
+    chosen = [
+        method.found_in([str(path) for path in python or ()]) for method in _chosen("methods", methods, SPARSE_METHODS)
+    ]
+    rows = measure_sparse([make() for make in SPARSE_PROBLEMS.values()], chosen, seconds, typer.echo)
+    for name, group in tables.by_problem(rows).items():
+        tables.print_cells(name, tables.sparse_cells(group))
+    _keep("gp-sparse", rows, output)
+
+
 def _chosen(option: str, names: list[str] | None, table: Mapping[str, Any]) -> list[Any]:
     unknown = [name for name in names or () if name not in table]
     if unknown:
         typer.echo(f"--{option}: there is no {unknown[0]!r}. Choose of: {', '.join(table)}.", err=True)
         raise typer.Exit(2)
     return [table[name] for name in names or table]
+
+
+def _found(methods: list[Any], pythons: list[Path] | None) -> list[Any]:
+    """The methods, each with the other Python that it needs."""
+    return [method.found_in([str(path) for path in pythons or ()]) for method in methods]
 
 
 def _load(option: str, names: list[str] | None, table: Mapping[str, Callable[[], Any]]) -> list[Any]:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ class Method:
     """One row of the comparison.
 
     - `program`: the module that runs it; `requires`: the packages it imports; `install`: how to get them.
+    - `python`: the Python that has these packages, where it is not this one.
     - `settings`: what `setting` the program is run with, one process each; `quantity`: what the setting is.
     - `stops_itself`: the setting is the gap asked for, and the time is that until the method stopped by itself. Of the
       others the best setting is taken for each gap, at its first snapshot below it: stopped by the oracle.
@@ -33,14 +35,23 @@ class Method:
     settings: tuple[float, ...]
     quantity: str
     stops_itself: bool = False
+    python: str | None = None
 
     @property
     def missing(self) -> bool:
-        """Whether a package it needs is not installed."""
-        return any(importlib.util.find_spec(package) is None for package in self.requires)
+        """Whether a package it needs is installed neither here nor in its own Python."""
+        return self.python is None and any(importlib.util.find_spec(package) is None for package in self.requires)
+
+    def found_in(self, pythons: Sequence[str]) -> "Method":
+        """The method with the first of `pythons` that has what it needs, where this Python has not."""
+        if not self.missing:
+            return self
+        found = (python for python in pythons if _has_packages(python, self.requires))
+        return dataclasses.replace(self, python=next(found, None))
 
 
 _PEERS = "provi.bench.peers."
+_LAUNCHER = Path(__file__).with_name("launch.py")
 _RATES = (1e-3, 3e-3, 1e-2)
 
 METHODS: dict[str, Method] = {
@@ -94,6 +105,12 @@ class Trace:
         return Trace(setting, **arrays, compile_cpu=float(extra[0]), compile_wall=float(extra[1]), facts=facts)
 
 
+def _has_packages(python: str, packages: tuple[str, ...]) -> bool:
+    """Whether another Python finds all these packages; it must at least be there."""
+    program = "import importlib.util, sys; sys.exit(any(importlib.util.find_spec(p) is None for p in sys.argv[1:]))"
+    return subprocess.run([python, "-c", program, *packages], capture_output=True).returncode == 0
+
+
 class MethodFailed(RuntimeError):
     """The program of a method ended without a trace; the message is its last line."""
 
@@ -107,7 +124,9 @@ def run_method(method: Method, problem: Path, setting: float, seconds: float) ->
         trace = Path(scratch) / "trace.npz"
         caches = {name: scratch for name in ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR", "NUMBA_CACHE_DIR")}
         flags = {"PYTENSOR_FLAGS": f"base_compiledir={scratch}", "OPENBLAS_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", method.program, str(problem), str(trace)]
+        # A Python of its own need not have what `import provi` needs; the launcher does without.
+        start = [sys.executable, "-m"] if method.python is None else [method.python, str(_LAUNCHER)]
+        command = [*start, method.program, str(problem), str(trace)]
         command += [f"--setting={setting!r}", f"--seconds={seconds!r}"]
         try:
             environment, limit = {**os.environ, **caches, **flags}, 300 + 4 * seconds

@@ -1,5 +1,6 @@
 """The benchmarks' results for people: a table on the terminal, the same in Markdown, and the verdicts."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -21,10 +22,12 @@ _AIMS = (
 """Method, time, and how many times faster than the best peer it should be."""
 
 
-def blackbox_cells(rows: list[Row], clock: str = "cpu") -> Cells:
+def blackbox_cells(
+    rows: list[Row], clock: str = "cpu", thresholds: Sequence[float] = THRESHOLDS, count: str = "gradients"
+) -> Cells:
     """One line a method: seconds without and with compilation to each gap; `clock` is "cpu" or "wall"."""
-    gaps = [f"{threshold:g}" for threshold in THRESHOLDS]
-    names = ["method", *(f"gap {gap}" for gap in gaps), "gradients", "smallest gap", "setting, remarks"]
+    gaps = [f"{threshold:g}" for threshold in thresholds]
+    names = ["method", *(f"gap {gap}" for gap in gaps), count, "smallest gap", "setting, remarks"]
     lines = []
     for row in rows:
         times = [row["times"].get(gap) for gap in gaps]
@@ -58,6 +61,21 @@ def glm_cells(rows: list[Row]) -> Cells:
         gaps = [certified, _number(row["true_gap"])]
         remark = f"{row['scale']} scale, {row['outcome'].lower()}"
         lines.append([row["problem"], size, f"{row['tol']:g}", *gaps, *counts, *times, f"{row['elbo']:.2f}", remark])
+    return names, lines
+
+
+def sparse_cells(rows: list[Row]) -> Cells:
+    """One line a run of a sparse Gaussian process: what a pass takes, and what the answer is worth."""
+    names = ["method", "CPU s a pass", "wall s a pass", "passes", "CPU s", "ELBO after a pass", "ELBO", "log loss", ""]
+    lines = []
+    for row in rows:
+        if row["status"] != "ran":
+            lines.append([row["method"], *[""] * 7, f"{row['status']}: {row['note']}"])
+            continue
+        cells = [_number(row[name]) for name in ("cpu_a_pass", "wall_a_pass", "passes")]
+        cells += [_pair(row, "cpu"), *(_number(row[name], 1) for name in ("first_elbo", "elbo"))]
+        remark = "; ".join(part for part in (row["setting"], row["note"][:100]) if part)
+        lines.append([row["method"], *cells, _number(row["log_loss"], 5), remark])
     return names, lines
 
 
@@ -132,7 +150,9 @@ def _pair(time: dict[str, Any] | None, clock: str) -> str:
     return "-" if time is None else f"{time[clock]:.3g} ({time[clock + '_compiling']:.3g})"
 
 
-def _number(value: float | int | None) -> str:
+def _number(value: float | int | None, decimals: int | None = None) -> str:
     if value is None:
         return ""
+    if decimals is not None:
+        return f"{value:,.{decimals}f}"
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
