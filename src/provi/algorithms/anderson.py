@@ -31,12 +31,12 @@ class Memory(eqx.Module):
         zero = jnp.asarray(np.zeros((MEMORY, size), dtype))
         return Memory(zero, zero, jnp.asarray(np.asarray(0)))
 
-    def remember(self, point: Vector, residual: Vector) -> "Memory":
-        """With one more, the oldest forgotten."""
+    def remember(self, point: Vector, residual: Vector, real: Any = True) -> "Memory":
+        """With one more, the oldest forgotten; nothing is remembered after one that is not `real`."""
         return Memory(
             jnp.concatenate([self.points[1:], point[None, :]]),
             jnp.concatenate([self.residuals[1:], residual[None, :]]),
-            jnp.minimum(self.count + 1, MEMORY),
+            jnp.where(real, jnp.minimum(self.count + 1, MEMORY), 0),
         )
 
     def forget(self) -> "Memory":

@@ -11,10 +11,12 @@ fixed-point iteration $x_+ = x + (1-r)(G(x) - x)$, $G = (\gamma\circ d - \alpha,
 accelerates (mixing of the last few steps, least squares in the metric of q's marginals).
 """
 
+import dataclasses
 import math
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -22,7 +24,6 @@ from provi.algorithms.anderson import Memory
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.algorithms.dual_evaluation import SiteEvaluation, divergence, evaluate, whitened_norms
 from provi.certificates.guarantee import Guarantee
-from provi.core.tree import select
 from provi.core.types import Count, Scalar
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.site_factor import factorise
@@ -89,7 +90,7 @@ class DualNaturalGradient(AbstractAlgorithm):
         if self.form == "proximal" and family.root is not None:
             raise ValueError("form='proximal' needs a log-concave likelihood: use form='natural'.")
         if self.accelerate and (self.form == "proximal" or not self.adapt):
-            return eqx.tree_at(lambda a: a.accelerate, self, False)
+            return dataclasses.replace(self, accelerate=False)
         return self
 
     def init(self, point):
@@ -111,31 +112,28 @@ class DualNaturalGradient(AbstractAlgorithm):
         old, point = state.evaluation, state.point
         moving = state.stage > 0
         beta = state.step_size * shrink
-        share = beta / (1 + beta)
+        # Nothing moves while the start is evaluated.
+        share = jnp.where(moving, beta / (1 + beta), 0)
         here = jnp.concatenate([point.dual_mean + point.site_precision * old.deviation, point.site_precision])
         residual = jnp.concatenate([old.weight * old.deviation - old.slope, old.weight]) - here
-        mixed = jnp.logical_and(moving, state.memory.count > 0)
         wanted = here + share * residual
         if self.accelerate:
             metric = jnp.concatenate([jnp.sqrt(old.variance), old.variance / math.sqrt(2.0)])
-            wanted = jnp.where(mixed, state.memory.mixed(here, residual, share, metric), wanted)
-        wanted = jnp.where(moving, wanted, here)
+            wanted = state.memory.mixed(here, residual, share, metric)
         natural, precision = jnp.split(wanted, 2)
         if family.root is None:
             # A mixed step may overshoot; plain ones stay between s and gamma.
             precision = jnp.maximum(precision, 0.1 * jnp.minimum(point.site_precision, old.weight))
-            precision = jnp.where(moving, precision, point.site_precision)
         factor = factorise(family.gram, precision, family.root)
         if self.form == "proximal":
             inner = factorise(family.gram, point.site_precision / (1 + beta))
             change = -share * inner.apply_inverse(family.gram, point.dual_mean + old.slope)
-            change = jnp.where(moving, change, jnp.zeros_like(change))
         else:
             # (I + S_+ K) a_+ = natural: solved for the change of a, which is small at the end of a run.
             change = factor.apply_inverse(family.gram, natural - point.dual_mean - precision * old.deviation)
         trial = DualPoint(point.dual_mean + change, precision)
         new = evaluate(target, family, trial, factor)
-        accepted = jnp.isfinite(new.negative_elbo) & (~moving | self._enough(state, trial, new, beta, mixed))
+        accepted = jnp.isfinite(new.negative_elbo) & (~moving | self._enough(state, trial, new, beta))
         grown = jnp.minimum(2 * state.step_size, _LARGEST_MIXING)
         if not self.accelerate:
             grown = jnp.minimum(_GROWTH * state.step_size, _LARGEST_STEP)
@@ -143,19 +141,20 @@ class DualNaturalGradient(AbstractAlgorithm):
             grown = state.step_size
         memory, count, one = state.memory, state.step + 1, jnp.ones_like(state.stage)
         if self.accelerate:
-            memory = select(moving, memory.remember(here, residual), memory)
+            memory = memory.remember(here, residual, moving)
         norms = whitened_norms(family, trial, new, factor)
         better = DualState(trial, new, jnp.where(moving, grown, state.step_size), memory, count, one, norms)
         # A failure ends the memory: the next trial is a plain step, which descends if it is short enough.
         same = DualState(
             point, old, state.step_size / 2, state.memory.forget(), count, state.stage, state.gradient_norms
         )
-        chosen = select(accepted, better, same)
+        # Not a selection: XLA would compute the decision anew for every leaf, and compile as many copies of it.
+        chosen = jax.lax.cond(accepted, lambda: better, lambda: same)
         size = jnp.sqrt(jnp.sum(chosen.point.dual_mean**2) + jnp.sum(chosen.point.site_precision**2))
         info = StepInfo(beta, jnp.asarray(1, jnp.int32), chosen.gradient_norms[0], chosen.gradient_norms[1], size)
         return chosen, info
 
-    def _enough(self, state: DualState, trial: DualPoint, new: SiteEvaluation, beta: Scalar, mixed: Any) -> Any:
+    def _enough(self, state: DualState, trial: DualPoint, new: SiteEvaluation, beta: Scalar) -> Any:
         """Whether the trial descends by what the class promises."""
         old = state.evaluation
         if not self.adapt:
@@ -163,7 +162,7 @@ class DualNaturalGradient(AbstractAlgorithm):
         # Rounding decides between equal values at the end of the run: do not let it stop the last steps.
         slack = 64 * jnp.finfo(new.slope.dtype).eps * (jnp.abs(old.likelihood) + jnp.abs(old.log_det))
         if self.accelerate:
-            share = jnp.where(mixed, _SHARE, 0.5 * (1 + 1 / beta))
+            share = jnp.where(state.memory.count > 0, _SHARE, 0.5 * (1 + 1 / beta))
             return old.negative_elbo - new.negative_elbo + slack >= share * divergence(state.point, old, trial, new)
         move, spread = new.deviation - old.deviation, new.variance - old.variance
         linear = jnp.sum(old.slope * move) + 0.5 * jnp.sum(old.weight * spread)

@@ -67,8 +67,13 @@ def guarded_step(
     accepted = jnp.all(finite)
     reverted = eqx.tree_at(lambda state: state.step, old, old.step + 1)
     first = jnp.logical_and(~accepted, health.rejected == 0)
+    if algorithm.compile_quickly:
+        # Selections compile to a program for each leaf; a conditional to none, at the price of one more branch.
+        kept = jax.lax.cond(accepted, lambda: new, lambda: reverted)
+    else:
+        kept = select(accepted, new, reverted)
     return Carry(
-        select(accepted, new, reverted),
+        kept,
         Health(
             shrink=jnp.where(accepted, jnp.minimum(RECOVERY * health.shrink, 1), health.shrink / 2),
             consecutive=jnp.where(accepted, 0, health.consecutive + 1),

@@ -130,7 +130,7 @@ class GaussianProcess(AbstractFiniteSum):
             np.linalg.cholesky(np.asarray(self.gram, np.float64))
         except np.linalg.LinAlgError:
             raise ValueError(
-                "the kernel matrix is singular, and only the dual form can hold its Gaussians: leave family at None, or "
+                "the kernel matrix is singular, and only the dual form holds its Gaussians: leave family at None, or "
                 "make the target with jitter=1e-6."
             ) from None
         identity = jnp.asarray(np.eye(self.dim, dtype=self.dtype))
