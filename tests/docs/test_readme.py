@@ -16,11 +16,11 @@ def without_trailing_spaces(text):
     return [line.rstrip() for line in text.strip().splitlines()]
 
 
-def test_readme_has_three_examples():
-    assert len(PAIRS) == 3
+def test_readme_has_four_examples():
+    assert len(PAIRS) == 4
 
 
-@pytest.mark.parametrize("index", [0, 1, 2])
+@pytest.mark.parametrize("index", [0, 1, 2, 3])
 def test_example_prints_what_is_shown(index, tmp_path, monkeypatch):
     pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)

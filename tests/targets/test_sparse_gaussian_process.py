@@ -60,7 +60,7 @@ def dense_logistic_process(gram, labels):
 
 
 def test_gaussian_noise_is_titsias_closed_form():
-    target = SparseGaussianProcess(X, REAL, 12, KERNEL, GaussianNoise(0.3), jitter=1e-8)
+    target = SparseGaussianProcess(X, REAL, 12, KERNEL, GaussianNoise(0.3), relative_jitter=1e-8)
     found, mean, root = fitted(target)
     inducing = np.asarray(target.inducing)
     assert inducing.shape == (12, 2)
@@ -86,7 +86,7 @@ def test_gaussian_noise_is_titsias_closed_form():
 def test_inducing_points_at_all_inputs_are_the_full_process():
     gram = np.asarray(ROUGH.matrix(X))
     mean, covariance, elbo = dense_logistic_process(gram, LABELS)
-    target = SparseGaussianProcess(X, LABELS, X, ROUGH, jitter=1e-10)
+    target = SparseGaussianProcess(X, LABELS, X, ROUGH, relative_jitter=1e-10)
     found, loc, root = fitted(target, 1e-14)  # as far as rounding lets it come
     assert found.elbo.value == pytest.approx(elbo, abs=2e-6)
     found_mean, found_variance = target.predict_latent(loc, root, X)
@@ -104,7 +104,7 @@ def test_inducing_points_at_all_inputs_are_the_full_process():
 
 
 def test_features_are_the_conditional_law():
-    target = SparseGaussianProcess(X, LABELS, 9, KERNEL, jitter=1e-8)
+    target = SparseGaussianProcess(X, LABELS, 9, KERNEL, relative_jitter=1e-8)
     inducing = np.asarray(target.inducing)
     factor = cholesky(squared_exponential(inducing, inducing) + 1e-8 * 1.69 * np.eye(9), lower=True)
     features = solve_triangular(factor, squared_exponential(inducing, X), lower=True).T
@@ -159,7 +159,7 @@ def test_choice_of_inducing_points():
 def test_float32_inputs():
     target = SparseGaussianProcess(X.astype(np.float32), LABELS, 12, ROUGH)
     assert target.dtype == jnp.float32 and target.design.dtype == jnp.float32
-    double = fitted(SparseGaussianProcess(X, LABELS, np.asarray(target.inducing), ROUGH, jitter=1e-4), 0.01)[0]
+    double = fitted(SparseGaussianProcess(X, LABELS, np.asarray(target.inducing), ROUGH, relative_jitter=1e-4), 0.01)[0]
     # The potential is the integrand of a bound, not a posterior: no distance to one is claimed.
     assert double.certificate.kl is None and double.certificate.gap <= 0.01
     found, mean, root = fitted(target, 0.01)
@@ -174,8 +174,8 @@ def test_errors(monkeypatch):
         SparseGaussianProcess(X, LABELS, X[:5, :1], KERNEL)
     with pytest.raises(ValueError, match="inducing must be at least 1"):
         SparseGaussianProcess(X, LABELS, 0, KERNEL)
-    with pytest.raises(ValueError, match="larger jitter"):
-        SparseGaussianProcess(X, LABELS, np.zeros((5, 2)), KERNEL, jitter=0.0)
+    with pytest.raises(ValueError, match="larger relative_jitter"):
+        SparseGaussianProcess(X, LABELS, np.zeros((5, 2)), KERNEL, relative_jitter=0.0)
     with pytest.raises(ValueError, match="NaN"):
         SparseGaussianProcess(np.where(X > 2, np.nan, X), LABELS, 5, KERNEL)
     target = SparseGaussianProcess(X, LABELS, 5, KERNEL)

@@ -103,7 +103,7 @@ def learn_sparse_hyperparameters(
         np.asarray(inducing, target.dtype),
         kernel,
         likelihood,
-        jitter=float(target.jitter),
+        relative_jitter=float(target.relative_jitter),
         stream=target.design is None,
     )
     start = Point(*_point(state.precision, state.shift))
@@ -131,7 +131,7 @@ def batch_energy(
 ) -> tuple[Scalar, Any]:
     """N/B times the sum of E[-log p(y_n | f_n)] over the batch for q = N(loc, root root'); and what it was made of."""
     kernel, likelihood, inducing = with_hyperparameters(target, hyper)
-    factor = inducing_factor(kernel, inducing, target.jitter)
+    factor = inducing_factor(kernel, inducing, target.relative_jitter)
     features, offset = inducing_features(kernel, inducing, factor, target.inputs[indices])
     centre, variance = features @ loc, jnp.sum((features @ root) ** 2, axis=1) + offset
     moments = likelihood.moments(centre, variance, target.response[indices])

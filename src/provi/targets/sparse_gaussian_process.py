@@ -42,7 +42,7 @@ class SparseGaussianProcess(AbstractLinearModel):
     inducing: Float[Array, "dim columns"]
     kernel: AbstractKernel
     likelihood: AbstractLikelihood
-    jitter: Scalar
+    relative_jitter: Scalar
     factor: Matrix
     prior: GaussianPrior
     design: Any
@@ -58,7 +58,7 @@ class SparseGaussianProcess(AbstractLinearModel):
         kernel: AbstractKernel | None = None,
         likelihood: AbstractLikelihood | None = None,
         *,
-        jitter: float | None = None,
+        relative_jitter: float | None = None,
         stream: bool | None = None,
         seed: int = 0,
     ):
@@ -68,7 +68,7 @@ class SparseGaussianProcess(AbstractLinearModel):
         - `inducing`: a number of inputs to choose (greedily, from a sample drawn with `seed`), or (M, d) points.
         - `kernel`: of `provi.kernels`; default `SquaredExponential()`.
         - `likelihood`: a log-concave one of `provi.targets.likelihoods`; default `BernoulliLogit()`.
-        - `jitter`: a share of the mean variance, added to the diagonal of k(Z, Z); default 1e-6, in float32 1e-4.
+        - `relative_jitter`: a share of the mean variance, added to the diagonal of k(Z, Z); default 1e-6, in float32 1e-4.
         - `stream`: compute the (N, M) features anew in every pass instead of storing them, about twice the work;
             default only where the table would not fit into memory.
         """
@@ -80,12 +80,12 @@ class SparseGaussianProcess(AbstractLinearModel):
         self.response = jnp.asarray(self.likelihood.read_response(y, table.shape[0]), dtype)
         self.inputs = jnp.asarray(table, dtype)
         self.inducing = jnp.asarray(choose_inducing(inducing, np.asarray(self.inputs), self.kernel, seed))
-        share = (1e-6 if jnp.finfo(dtype).eps < 1e-10 else 1e-4) if jitter is None else jitter
+        share = (1e-6 if jnp.finfo(dtype).eps < 1e-10 else 1e-4) if relative_jitter is None else relative_jitter
         if not (np.isfinite(share) and share >= 0):
-            raise ValueError(f"jitter must be a number of at least 0, not {jitter}.")
-        self.jitter = jnp.asarray(np.asarray(share, dtype))
+            raise ValueError(f"relative_jitter must be a number of at least 0, not {relative_jitter}.")
+        self.relative_jitter = jnp.asarray(np.asarray(share, dtype))
         self.prior, self.names = gaussian_prior(self.dim, dtype=dtype), None
-        self.factor = _factor(self.kernel, self.inducing, self.jitter)
+        self.factor = _factor(self.kernel, self.inducing, self.relative_jitter)
         _check_factor(np.asarray(self.factor))
         stored = _stored(stream, table.shape[0], self.dim, dtype)
         self.design, self.offset = _table(self) if stored else (None, None)
@@ -179,7 +179,7 @@ def _check_factor(factor: np.ndarray) -> None:
     if not np.isfinite(factor).all():
         raise ValueError(
             "The covariances of the inducing points are not positive definite in floating point: they are too close "
-            "together for this kernel. Give a larger jitter=, fewer inducing points, or a shorter length scale."
+            "together for this kernel. Give a larger relative_jitter=, fewer inducing points, or a shorter length scale."
         )
 
 

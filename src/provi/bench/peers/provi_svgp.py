@@ -15,7 +15,7 @@ def solve(problem: SparseGPProblem, setting: float, record: Recorder) -> dict[st
         inducing=problem.inducing,
         kernel=provi.kernels.SquaredExponential(problem.length_scale, problem.amplitude),
         likelihood=provi.targets.likelihoods.BernoulliLogit(),
-        jitter=problem.jitter / problem.amplitude**2,  # which ProVI takes as a share of the variance
+        relative_jitter=problem.jitter / problem.amplitude**2,
     )
     fit = provi.fit(target, tol=setting, progress=False)
     with record.off_the_clock():
