@@ -45,7 +45,10 @@ def problem(kind: str, size: int) -> GaussianProcess:
 
 
 def peak_gib() -> float:
-    """The high-water mark of resident memory."""
+    """The high-water mark of resident memory, or of an accelerator's."""
+    stats = jax.devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        return stats["peak_bytes_in_use"] / 2**30
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
@@ -85,7 +88,7 @@ def whole_fit(kind: str, size: int, method: str) -> dict:
     target = problem(kind, size)
     if method != "default":
         provi.defaults.dual.iterate = lambda *_: method == "iterative"
-    fit, cpu, wall = timed(lambda: provi.fit(target, tol=TOLERANCE))
+    fit, cpu, wall = timed(lambda: provi.fit(target, tol=TOLERANCE, progress=False))
     return {
         "problem": kind,
         "size": size,
@@ -110,14 +113,13 @@ def main() -> None:
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    jax.config.update("jax_enable_x64", True)
     if arguments.one:
+        jax.config.update("jax_enable_x64", True)
         what, kind, size, method = arguments.one
         print(json.dumps((one_step if what == "step" else whole_fit)(kind, int(size), method)))
         return
-    jobs = [
-        ("step", kind, size, method) for size in arguments.sizes for kind in arguments.problems for method in METHODS
-    ]
+    kinds, sizes = arguments.problems, arguments.sizes
+    jobs = [("step", kind, size, method) for size in sizes for kind in kinds for method in METHODS]
     if arguments.full:
         jobs += [("fit", kind, arguments.full_size, arguments.full) for kind in kinds]
     rows = []

@@ -1,8 +1,8 @@
 r"""The best mean of a Gaussian in dual form at given variances: Newton's method with inner conjugate gradients.
 
 $\Phi(a) = \sum_nE\ell_n(\mu_n + (Ka)_n; v_n) + \tfrac12a'Ka$ is convex for a log-concave likelihood. Its gradient is
-$Kc$, $c = a + \alpha$, Newton's direction $-(I + \Gamma K)^{-1}c$, $\Gamma = \mathrm{diag}(\gamma)$: a few dozen products
-with K in all, next to the N of them, or more, that variances cost.
+$Kc$, $c = a + \alpha$, Newton's direction $-(I + \Gamma K)^{-1}c$, $\Gamma = \mathrm{diag}(\gamma)$: a few dozen
+products with K in all, next to the N of them, or more, that variances cost.
 """
 
 from typing import Any, NamedTuple
@@ -44,9 +44,7 @@ def best_mean(
 
     def at(dual_mean: Vector, deviation: Vector, remaining: Any, steps: Any) -> MeanState:
         moments = target.likelihood.moments(site_mean + deviation, variance, target.response)
-        return MeanState(
-            dual_mean, deviation, moments.slope, moments.weight, jnp.sum(moments.value), remaining, steps
-        )
+        return MeanState(dual_mean, deviation, moments.slope, moments.weight, jnp.sum(moments.value), remaining, steps)
 
     def proceed(here: MeanState) -> Any:
         return (here.remaining > goal) & (here.steps < _MOST_STEPS) & jnp.isfinite(here.value)
@@ -59,9 +57,7 @@ def best_mean(
         rounding = 16 * jnp.finfo(move.dtype).eps * (jnp.abs(here.value) + jnp.abs(here.likelihood))
 
         def trial(length: Any) -> MeanState:
-            return at(
-                here.dual_mean + length * change, here.deviation + length * move, -0.5 * descent, here.steps + 1
-            )
+            return at(here.dual_mean + length * change, here.deviation + length * move, -0.5 * descent, here.steps + 1)
 
         def too_long(carry: Any) -> Any:
             length, found, halvings = carry

@@ -14,6 +14,7 @@ import numpy as np
 
 from provi.certificates.confidence import mean_upper_bound
 from provi.certificates.linear_pass import line_arguments, moments_and_errors, square_root
+from provi.certificates.prior_rounding import whitened_prior
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget
 from provi.targets.linear_models import AbstractLinearModel
@@ -34,9 +35,11 @@ def linear_difference_bound(
     for sign, member in ((1.0, point), (-1.0, better)):
         root, loc = square_root(member), np.asarray(member.loc, np.float64)
         likelihood, error = (float(x) for x in _likelihood(double, loc, root, rule))
-        white = np.linalg.solve(target.prior.covariance_factor(), np.c_[root, loc - np.asarray(target.prior.mean)])
-        prior, log_det = 0.5 * float(np.sum(white**2)), float(np.linalg.slogdet(root)[1])
-        total += sign * (likelihood + prior - log_det) + error
+        prior, prior_error = whitened_prior(target.prior, root, loc).energy
+        log_det = float(np.linalg.slogdet(root)[1])
+        # Of a triangular matrix it is a sum of logarithms; else LU factors have an error of their own.
+        bent = 0.0 if not np.triu(root, 1).any() else family.dim**2 * np.finfo(float).eps * float(np.linalg.cond(root))
+        total += sign * (likelihood + prior - log_det) + error + prior_error + bent
         size += abs(likelihood) + prior + abs(log_det)
     if not np.isfinite(total):
         return np.inf, 2

@@ -13,17 +13,26 @@ import numpy as np
 from scipy.linalg import LinAlgError, eigh
 
 from provi.certificates.bounds import GapBound
+from provi.certificates.dual_iterative import iterative_bounds
 from provi.certificates.dual_pass import DualPass, dual_pass, local_weights, sited_norm
 from provi.certificates.dual_rounding import log_det_of_sites, log_det_rounding
+from provi.core.memory import available_bytes
 from provi.families.dual_gaussian import DualGaussian, DualPoint
+from provi.families.site_solver import factors_fit
 
 NAMES = ("linearisation (b)", "local curvature (d)")
+LARGEST_FACTORISED = 5000
+"""Number of data up to which the bounds factorise matrices of that size."""
+
 _FIRST_RADIUS, _LARGEST_RADIUS, _MOST_RADII = 3.0, 30.0, 4
 """Radii that the local bound tries, in multiples of the whitened gradient norm; each costs a factorisation or two."""
 
 
 def dual_bounds(target: Any, family: DualGaussian, point: DualPoint) -> tuple[GapBound, ...]:
-    """The two bounds at `point`, for a log-concave likelihood."""
+    """The two bounds at `point`, for a log-concave likelihood; for many data that of `dual_iterative`."""
+    size, itemsize = family.num_sites, 8
+    if family.root is None and (size > LARGEST_FACTORISED or not factors_fit(size, itemsize, available_bytes())):
+        return iterative_bounds(target, family, point)
     if not target.likelihood.log_concave or family.root is not None:
         return _no_bounds(f"the {target.likelihood.name} likelihood is not log-concave")
     try:
@@ -35,6 +44,8 @@ def dual_bounds(target: Any, family: DualGaussian, point: DualPoint) -> tuple[Ga
         return linearisation_bound(at, covariance), local_bound(at, covariance)
     except LinAlgError:
         return _no_bounds("rounding has left K without a Cholesky factor: add jitter, or use float64")
+    except OverflowError:
+        return _no_bounds("too far from the optimum: the bounds are beyond the range of numbers")
 
 
 def _no_bounds(reason: str) -> tuple[GapBound, ...]:

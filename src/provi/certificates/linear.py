@@ -20,8 +20,9 @@ NAMES = ("strong convexity (a)", "linearisation (b)", "local curvature (d)")
 _FIRST_RADIUS, _LARGEST_RADIUS, _MOST_RADII = 3.0, 30.0, 4
 """Radii that the local bound tries, in multiples of the whitened gradient norm; each costs a pass."""
 
-_LARGEST_PRIOR_PART = 300
-"""Dimension above which the singular values of (b) are not worth their cost: (d) is sharper."""
+_LARGEST_PRIOR_PART, _LARGEST_PRIOR_ERROR = 300, 1e-9
+"""Dimension above which the singular values of (b) are not worth their cost: (d) is sharper. And the rounding of the
+prior's curvature, which they take as exact, up to which they may."""
 
 
 def linear_model_bounds(target: AbstractLinearModel, family: LocationScale, point: Point) -> tuple[GapBound, ...]:
@@ -62,7 +63,7 @@ def strong_convexity_bound(at: WhitenedPass) -> GapBound:
 def linearisation_bound(at: WhitenedPass) -> GapBound:
     """(b): the linearisation gap with the Gaussian prior in h, or with nothing but -log det in it: the smaller."""
     covariance = log_det_part(at)
-    if len(at.gradient) <= _LARGEST_PRIOR_PART:
+    if len(at.gradient) <= _LARGEST_PRIOR_PART and at.prior_error <= _LARGEST_PRIOR_ERROR:
         covariance = min(covariance, prior_part(at))
     smallest = float(np.linalg.eigvalsh(at.lower)[0])
     return GapBound(NAMES[1], float(mean_part(at, at.lower, smallest) + covariance), "proven")
@@ -93,7 +94,7 @@ def local_bound(target: AbstractLinearModel, family: LocationScale, at: Whitened
         # A Gram matrix of N products: its rounding, as in `whitened_pass`.
         slack = (target.num_terms + 8 * len(gained)) * np.finfo(float).eps * float(np.trace(gained))
         # The prior's curvature, not `lower`: that of the terms is already in what was gained.
-        curvature = at.prior + (gained + gained.T) / 2 - slack * np.eye(len(gained))
+        curvature = at.prior + (gained + gained.T) / 2 - (slack + at.prior_error) * np.eye(len(gained))
         smallest = float(np.linalg.eigvalsh(curvature)[0])
         if not smallest > 0:
             break

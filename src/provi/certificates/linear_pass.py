@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.certificates.prior_rounding import whitened_prior
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point
 from provi.families.marginals import marginal_quadrature
@@ -31,7 +32,8 @@ last nodes up to which the mean of an unbounded link is trusted."""
 class WhitenedPass:
     """Gradient and curvature at q in its own coordinates, with error bounds; host arrays in float64.
 
-    - `loc`, `root`: m, C; `prior`: C'L_0C; `lower`: C'HC, H the global curvature bound; `likelihood`: S - C'L_0C.
+    - `loc`, `root`: m, C; `prior`: C'L_0C, within `prior_error`; `lower`: C'HC, H the global curvature bound;
+      `likelihood`: S - C'L_0C.
     - `gradient`: g; `curvature`: S; `gradient_error`, `curvature_error`: on |g| and |S|_F.
     - `diagonal`: the family's.
     """
@@ -39,6 +41,7 @@ class WhitenedPass:
     loc: np.ndarray
     root: np.ndarray
     prior: np.ndarray
+    prior_error: float
     lower: np.ndarray
     likelihood: np.ndarray
     gradient: np.ndarray
@@ -53,21 +56,20 @@ def whitened_pass(target: AbstractLinearModel, family: LocationScale, point: Poi
     root, loc = square_root(point), np.asarray(point.loc, np.float64)
     double, rule = line_arguments(target, family)
     slope, gram, slope_error, weight_error = _pass(double, loc, root, rule)
-    prior_precision = target.prior.precision_matrix()
-    prior = root.T @ prior_precision @ root
-    gradient = root.T @ (prior_precision @ (loc - np.asarray(target.prior.mean, np.float64))) + np.asarray(slope)
+    prior = whitened_prior(target.prior, root, loc)
     likelihood = (np.asarray(gram) + np.asarray(gram).T) / 2
     lower = root.T @ target.curvature_lower_bound() @ root
     return WhitenedPass(
         loc=loc,
         root=root,
-        prior=(prior + prior.T) / 2,
+        prior=prior.curvature,
+        prior_error=prior.curvature_error,
         lower=(lower + lower.T) / 2,
         likelihood=likelihood,
-        gradient=gradient,
-        curvature=(prior + prior.T) / 2 + likelihood,
-        gradient_error=float(slope_error),
-        curvature_error=float(weight_error),
+        gradient=prior.gradient + np.asarray(slope),
+        curvature=prior.curvature + likelihood,
+        gradient_error=float(slope_error) + prior.gradient_error,
+        curvature_error=float(weight_error) + prior.curvature_error,
         diagonal=family.scale == "diagonal",
     )
 

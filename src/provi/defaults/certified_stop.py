@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from provi.certificates.bounds import GapBound
 from provi.certificates.issue import issue
 from provi.core.outcomes import Outcome
@@ -101,8 +103,8 @@ def run_certified(
         **request.options,
     )
     if found.elbo is not None:
-        value = found.elbo[0]
-        found = dataclasses.replace(found, elbo=(value, value_error * (target.num_terms + abs(value))))
+        value, rounding = found.elbo[0], 16 * float(np.finfo(target.dtype).eps)
+        found = dataclasses.replace(found, elbo=(value, (value_error + rounding) * (target.num_terms + abs(value))))
     certificate = issue(
         target,
         family,
@@ -122,9 +124,11 @@ def _explained(found: Any, stop: CertifiedStop, gap: float | None, request: Requ
     if reached:
         outcome, message = Outcome.TOLERANCE, f"the gap is proven to be at most {gap:.3g} <= tol = {request.tol:g} nats"
     elif stop.stalled:
-        shown = "no bound" if gap is None or math.isinf(gap) else f"{gap:.3g}"
-        outcome = Outcome.COMPLETED
-        message = f"no step lowers the negative ELBO any more; the proven gap is {shown}, above tol = {request.tol:g}"
+        outcome, message = Outcome.COMPLETED, "no step lowers the negative ELBO any more; "
+        known = gap is not None and math.isfinite(gap)
+        message += (
+            f"the proven gap is {gap:.3g}, above tol = {request.tol:g}" if known else "no bound on the gap is known"
+        )
     elif found.outcome is Outcome.TOLERANCE:  # stopped because another certificate would not be within the budget
         outcome, message = Outcome.GRADIENT_BUDGET, Outcome.GRADIENT_BUDGET.value
     else:

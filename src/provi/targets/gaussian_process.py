@@ -13,7 +13,7 @@ from provi.core.precision import double_precision, floating_dtype
 from provi.core.types import Indices, Matrix, Scalar, Vector
 from provi.kernels import AbstractKernel, SquaredExponential
 from provi.targets.base import AbstractFiniteSum
-from provi.targets.constants import Constants, proven, unknown
+from provi.targets.constants import Constant, Constants, proven, unknown
 from provi.targets.data import default_names
 from provi.targets.generalised_linear_model import GeneralisedLinearModel
 from provi.targets.likelihoods import AbstractLikelihood, BernoulliLogit
@@ -113,7 +113,10 @@ class GaussianProcess(AbstractFiniteSum):
         """A Gaussian prior: strongly convex by 1 / lambda_max(K) where the likelihood is log-concave."""
         if not self.likelihood.log_concave:
             reason = f"the {self.likelihood.name} likelihood is not log-concave"
-            return Constants(unknown(reason), unknown(reason), unknown(reason))
+            # A user's may be, unless its curvature is known.
+            known = np.isfinite(self.likelihood.curvature[0])
+            concave = Constant(False, "violated", reason) if known else unknown("log_concave=True was not declared")
+            return Constants(concave, unknown(reason), unknown(reason))
         # The largest row sum bounds the largest eigenvalue, for a pass over K instead of its spectrum.
         largest = float(np.abs(np.asarray(self.gram, np.float64)).sum(axis=1).max()) * (1 + 1e-10)
         return Constants(

@@ -68,7 +68,8 @@ class SparseGaussianProcess(AbstractLinearModel):
         - `inducing`: a number of inputs to choose (greedily, from a sample drawn with `seed`), or (M, d) points.
         - `kernel`: of `provi.kernels`; default `SquaredExponential()`.
         - `likelihood`: a log-concave one of `provi.targets.likelihoods`; default `BernoulliLogit()`.
-        - `relative_jitter`: a share of the mean variance, added to the diagonal of k(Z, Z); default 1e-6, in float32 1e-4.
+        - `relative_jitter`: the share of the mean variance that is added to the diagonal of k(Z, Z); default 1e-6, in
+            float32 1e-4.
         - `stream`: compute the (N, M) features anew in every pass instead of storing them, about twice the work;
             default only where the table would not fit into memory.
         """
@@ -179,7 +180,7 @@ def _check_factor(factor: np.ndarray) -> None:
     if not np.isfinite(factor).all():
         raise ValueError(
             "The covariances of the inducing points are not positive definite in floating point: they are too close "
-            "together for this kernel. Give a larger relative_jitter=, fewer inducing points, or a shorter length scale."
+            "together for this kernel. Give a larger relative_jitter=, fewer points, or a shorter length scale."
         )
 
 

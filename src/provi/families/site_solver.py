@@ -1,0 +1,217 @@
+r"""The linear algebra of `site_factor` without a matrix of the size of K beside K: low rank, then conjugate gradients.
+
+$K = PP' + R + jI$ with P a pivoted Cholesky factor of rank r of $K - jI$, j the jitter and $R \succeq 0$. The jitter is
+exact: with $D = I + jS$ and $s' = s/(1 + js)$, $B = I + S^{1/2}KS^{1/2} = D^{1/2}B'D^{1/2}$,
+$B' = I + S'^{1/2}(PP' + R)S'^{1/2}$, $\log|B| = \sum\log(1 + js_n) + \log|B'|$ and $V = jD^{-1} + D^{-1}V'D^{-1}$. Then
+$M = I + S'^{1/2}PP'S'^{1/2} \preceq B'$ is the preconditioner, and a bound: $B'^{-1} \preceq M^{-1}$.
+
+Variances, $v'_n = K'_{nn} - b'B'^{-1}b$, $b = S'^{1/2}K'e_n$, with two-sided bounds:
+
+- From the low rank alone. With $V_M$ the covariance for $K' = PP'$, $v_M \le v' \le v_M + (\sqrt{R_{nn}} +
+  \sqrt{\Lambda v_M})^2$, $\Lambda = \sum_ns'_nR_{nn}$. Proof: $v'$ grows with K', and it is the least
+  $(e_n - w)'K'(e_n - w) + w'S'^{-1}w$ over w; put in the best w for $PP'$, for which $w'S'^{-1}w \le v_M$, and
+  $w'Rw \le \lambda_{\max}(S'^{1/2}RS'^{1/2})\,w'S'^{-1}w$. Costs O(N r^2) for all n.
+- From a vector x with residual $\rho = b - B'x$: $b'B'^{-1}b = x'b + x'\rho + \rho'B'^{-1}\rho$, and
+  $0 \le \rho'B'^{-1}\rho \le \rho'M^{-1}\rho$: the error is quadratic in the residual. Costs 2N^2 a product and datum,
+  more than the N^3/3 + N^3 of a Cholesky factor and T for all data, whatever M is.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from provi.core.conjugate_gradients import Columns, IdentityPlusLowRank, solve
+from provi.core.pivoted_cholesky import PivotedCholesky, pivoted_cholesky
+from provi.core.types import Count, Flag, Matrix, Scalar, Vector
+
+LARGEST_RANK, BLOCK, MOST_PRODUCTS = 512, 256, 500
+"""Of P; columns solved at a time; products with K for a block of them."""
+
+
+class SiteVariances(NamedTuple):
+    """`value` within `error` of the variances, `low_rank` those for K = PP' + jI, `products` with K for each datum."""
+
+    value: Vector
+    error: Vector
+    low_rank: Vector
+    products: Scalar
+
+
+class SiteSolver(eqx.Module):
+    """K, its jitter, P and the diagonal of R; make it with `site_solver`."""
+
+    gram: Matrix
+    jitter: Scalar
+    factor: Float[Array, "dim rank"]
+    residual: Vector
+
+    def low_rank(self, precision: Vector) -> tuple[Vector, IdentityPlusLowRank]:
+        """s' and M."""
+        weights = precision / (1 + self.jitter * precision)
+        return weights, IdentityPlusLowRank(self.factor, weights)
+
+    def log_det(self, precision: Vector) -> tuple[Scalar, Scalar]:
+        r"""$\sum\log(1 + js_n) + \log|M|$, and $\mathrm{tr}(S'R)$: log |B| is at least the first, at most their sum."""
+        weights, low_rank = self.low_rank(precision)
+        noise = jnp.sum(jnp.log1p(self.jitter * precision))
+        return noise + low_rank.log_determinant(), jnp.sum(weights * self.residual)
+
+    def apply_inverse(self, precision: Vector, vector: Vector, tolerance: Any) -> Vector:
+        r"""$(I + SK)^{-1}c = u - S'^{1/2}B'^{-1}S'^{1/2}K'u$, $u = D^{-1}c$, to a relative residual in B'."""
+        weights, low_rank = self.low_rank(precision)
+        root = jnp.sqrt(weights)
+        scaled = vector / (1 + self.jitter * precision)
+        rhs = (root * self._multiply(scaled[:, None])[:, 0])[:, None]
+        found = solve(lambda x: self._inner(root, x), rhs, low_rank.solve, tolerance, MOST_PRODUCTS)
+        return scaled - root * found.solution[:, 0]
+
+    def variances(self, precision: Vector, tolerance: Any) -> SiteVariances:
+        """The diagonal of V = (K^-1 + S)^-1 to a relative error of `tolerance`; `error` says what was reached."""
+        least, excess, noise, enough = self.low_rank_variances(precision, tolerance)
+        shrink = 1 + self.jitter * precision
+        value, error, products = jax.lax.cond(
+            enough,
+            lambda: (least + excess, excess, jnp.zeros((), least.dtype)),
+            lambda: self._sweep(*self.low_rank(precision), least, noise, tolerance),
+        )
+        own = self.jitter / shrink
+        return SiteVariances(own + value / shrink**2, error / shrink**2, own + least / shrink**2, products)
+
+    def low_rank_variances(self, precision: Vector, tolerance: Any) -> tuple[Vector, Vector, Vector, Flag]:
+        r"""$v_M$ and half the width of its bounds, $jD$, and whether $v_M$ is within `tolerance` for each datum."""
+        weights, low_rank = self.low_rank(precision)
+        half = solve_triangular(low_rank.cholesky, self.factor.T, lower=True)
+        least = jnp.sum(half**2, axis=0)
+        excess = 0.5 * (jnp.sqrt(self.residual) + jnp.sqrt(jnp.sum(weights * self.residual) * least)) ** 2
+        noise = self.jitter * (1 + self.jitter * precision)
+        return least, excess, noise, jnp.all(excess <= tolerance * (least + noise))
+
+    def whitened(self, precision: Vector) -> Callable[[Columns], Columns]:
+        r"""V -> M^(-1/2) B' M^(-1/2) V, with eigenvalues of at least 1, and log |B'| - log |M| as its log determinant.
+
+        With $W = S'^{1/2}P$ and $W'W = U\Lambda U'$,
+        $M^{-1/2} = I + WU\,\mathrm{diag}(((1 + \lambda)^{-1/2} - 1)/\lambda)U'W'$.
+        """
+        weights, low_rank = self.low_rank(precision)
+        root, wide = jnp.sqrt(weights), low_rank.factor
+        values, vectors = jnp.linalg.eigh(wide.T @ wide)
+        values = jnp.maximum(values, 0)
+        # ((1 + l)^(-1/2) - 1) / l without cancellation at l = 0.
+        scale = -1 / ((1 + jnp.sqrt(1 + values)) * jnp.sqrt(1 + values))
+        turned = wide @ vectors
+
+        def half(columns: Columns) -> Columns:
+            return columns + turned @ (scale[:, None] * (turned.T @ columns))
+
+        return lambda columns: half(self._inner(root, half(columns)))
+
+    def _multiply(self, columns: Columns) -> Columns:
+        """K' V."""
+        return self.gram @ columns - self.jitter * columns
+
+    def _inner(self, root: Vector, columns: Columns) -> Columns:
+        """B' V."""
+        return columns + root[:, None] * self._multiply(root[:, None] * columns)
+
+    def _sweep(
+        self, weights: Vector, low_rank: IdentityPlusLowRank, least: Vector, noise: Vector, tolerance: Any
+    ) -> tuple[Vector, Vector, Scalar]:
+        """v' and its error by conjugate gradients, a block of columns at a time; mean number of products."""
+        size = least.shape[0]
+        block = min(BLOCK, size)
+        count = -(-size // block)
+
+        def solved(index: Any, carry: Any) -> Any:
+            value, error, products = carry
+            start = jnp.minimum(index * block, size - block)  # the last block overlaps the one before it
+            part = self._block(weights, low_rank, least, noise, tolerance, start, block)
+            value = jax.lax.dynamic_update_slice(value, part[0], (start,))
+            return value, jax.lax.dynamic_update_slice(error, part[1], (start,)), products + part[2]
+
+        zero = jnp.zeros_like(least)
+        value, error, products = jax.lax.fori_loop(0, count, solved, (zero, zero, jnp.zeros((), jnp.int32)))
+        return value, error, products.astype(least.dtype) / count
+
+    def _block(
+        self, weights: Vector, low_rank: Any, least: Vector, noise: Vector, tolerance: Any, start: Count, block: int
+    ) -> tuple[Any, Any, Count]:
+        root = jnp.sqrt(weights)
+        # Rows, transposed, would be the same, but the GPU compiler would then keep K twice more.
+        columns = jax.lax.dynamic_slice_in_dim(self.gram, start, block, axis=1)
+        own = (jnp.arange(self.gram.shape[0])[:, None] == start + jnp.arange(block)[None, :]).astype(columns.dtype)
+        columns = columns - self.jitter * own
+        prior = jnp.sum(columns * own, axis=0)
+        rhs = root[:, None] * columns
+        least, noise = (jax.lax.dynamic_slice(x, (start,), (block,)) for x in (least, noise))
+        # Variances of zero, by equal points without jitter, are known to the rounding of K_nn only.
+        floor = columns.shape[0] * jnp.finfo(columns.dtype).eps * prior
+
+        def unfinished(explained: Any, left: Any) -> Any:
+            return 0.5 * left > tolerance * (jnp.maximum(least, prior - explained - left) + noise) + floor
+
+        def proceed(carry: Any) -> Any:
+            return jnp.any(unfinished(carry[3], carry[4])) & (carry[5] < MOST_PRODUCTS)
+
+        def step(carry: Any) -> Any:
+            solution, residual, direction, explained, left, products = carry
+            image = self._inner(root, direction)
+            active = unfinished(explained, left)
+            length = jnp.where(active, left / jnp.where(active, jnp.sum(direction * image, axis=0), 1), 0)
+            solution = solution + length[None, :] * direction
+            residual = residual - length[None, :] * image
+            preconditioned = low_rank.solve(residual)
+            following = jnp.where(active, jnp.sum(residual * preconditioned, axis=0), left)
+            ratio = following / jnp.where(left > 0, left, 1)
+            direction = preconditioned + ratio[None, :] * direction
+            return solution, residual, direction, explained + length * left, following, products + 1
+
+        first = low_rank.solve(rhs)
+        zero = jnp.zeros_like(prior)
+        start_carry = (jnp.zeros_like(rhs), rhs, first, zero, jnp.sum(rhs * first, axis=0), jnp.zeros((), jnp.int32))
+        solution, *_, products = jax.lax.while_loop(proceed, step, start_carry)
+        # The bounds hold for any x: those below do not rest on the recurrences.
+        residual = rhs - self._inner(root, solution)
+        left = jnp.maximum(jnp.sum(residual * low_rank.solve(residual), axis=0), 0)
+        upper = prior - jnp.sum(solution * (rhs + residual), axis=0)
+        return jnp.maximum(upper - 0.5 * left, 0), 0.5 * left, products + 1
+
+
+def site_solver(gram: Matrix, jitter: Any, rank: int = LARGEST_RANK) -> SiteSolver:
+    """Factor K - jI to rank `rank` at most: O(N rank^2), once for all sites."""
+    jitter = jnp.asarray(np.asarray(jitter, gram.dtype))
+    found = _low_rank_part(gram, jitter, rank)
+    # Columns of zeros are cut off, to a multiple of 64: one compilation for kernels of about the same rank.
+    used = min(-(-max(int(found.num_pivots), 1) // 64) * 64, found.factor.shape[1])
+    return SiteSolver(gram, jitter, found.factor[:, :used], found.residual)
+
+
+@eqx.filter_jit
+def _low_rank_part(gram: Matrix, jitter: Scalar, rank: int) -> PivotedCholesky:
+    def column(index: Any) -> Vector:
+        return jax.lax.dynamic_index_in_dim(gram, index, keepdims=False).at[index].add(-jitter)
+
+    # Rounding may leave a variance below zero where the kernel's own is zero.
+    return pivoted_cholesky(column, jnp.maximum(jnp.diagonal(gram) - jitter, 0), rank)
+
+
+def target_jitter(target: Any) -> Any:
+    """The jitter of a Gaussian process; zero for a linear model."""
+    return getattr(target, "jitter", 0.0)
+
+
+def factors_fit(num_sites: int, itemsize: int, available: int) -> bool:
+    """Whether a Cholesky factor, T and the work on them, four matrices beside K, take half of `available` at most."""
+    return 8 * itemsize * num_sites**2 <= available
+
+
+@eqx.filter_jit
+def low_rank_suffices(solver: SiteSolver, precision: Any, tolerance: float = 1e-5) -> Any:
+    """Whether variances need no conjugate gradients while no site precision is above `precision`."""
+    # The bound on the error grows with s, relative to the variance, which falls.
+    return solver.low_rank_variances(jnp.full_like(solver.residual, 1) * precision, tolerance)[3]
