@@ -51,7 +51,11 @@ def reproduce(
     if name not in EXPERIMENTS:
         typer.echo(f"There is no experiment {name!r}. Choose one of: {', '.join(EXPERIMENTS)}.", err=True)
         raise typer.Exit(2)
-    EXPERIMENTS[name](output, quick=quick, seed=seed)
+    try:
+        EXPERIMENTS[name](output, quick=quick, seed=seed)
+    except FileNotFoundError as error:  # data that are not here; the message says how to get them
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
 
 
 @data_app.command("list")

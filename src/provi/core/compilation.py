@@ -18,7 +18,8 @@ def quick_jit(function: Callable) -> Callable[..., Any]:
     Half the time of compilation. On the CPU only: other back ends keep their own setting.
     """
     ordinary = eqx.filter_jit(function)
-    quick = eqx.filter_jit(function, compiler_options={"xla_backend_optimization_level": 0})
+    options = {"xla_backend_optimization_level": 0}
+    quick = eqx.filter_jit(function, compiler_options=options)  # pyright: ignore[reportCallIssue]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return (quick if jax.default_backend() == "cpu" else ordinary)(*args, **kwargs)

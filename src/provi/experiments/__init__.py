@@ -6,6 +6,8 @@ from provi.experiments import (
     mpsgd_figure1,
     mpsgd_figure2,
     mpsgd_figure3,
+    pgsvi_figure1,
+    pgsvi_figure2,
     prox_proj_rates,
     stl_gaussian,
 )
@@ -15,6 +17,8 @@ EXPERIMENTS: dict[str, Callable[..., Report]] = {
     "mpsgd-figure1": mpsgd_figure1.run,
     "mpsgd-figure2": mpsgd_figure2.run,
     "mpsgd-figure3": mpsgd_figure3.run,
+    "pgsvi-figure1": pgsvi_figure1.run,
+    "pgsvi-figure2": pgsvi_figure2.run,
     "prox-proj-rates": prox_proj_rates.run,
     "stl-gaussian": stl_gaussian.run,
 }
