@@ -129,7 +129,9 @@ def main() -> None:
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
     if arguments.record:
         path = RESULTS / f"{datetime.date.today().isoformat()}-gp-large.json"
-        path.write_text(json.dumps(make_record("gp-large", rows), indent=1) + "\n")
+        command = " ".join(["python benchmarks/gp_large.py", *sys.argv[1:]])
+        record = make_record("gp-large", rows) | {"command": command, "device": jax.devices()[0].device_kind}
+        path.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
