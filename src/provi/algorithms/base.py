@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 from equinox import AbstractVar
@@ -30,8 +30,6 @@ class AbstractAlgorithm(eqx.Module):
 
     num_draws: AbstractVar[AbstractBatchSize]
     guarantee: AbstractVar[Guarantee | None]
-    compile_quickly: ClassVar[bool] = False
-    """Whether the loop is compiled with little optimisation: for steps that spend their time in LAPACK."""
 
     @abstractmethod
     def resolve(self, target: AbstractTarget, family: Any) -> "AbstractAlgorithm":
@@ -50,6 +48,11 @@ class AbstractAlgorithm(eqx.Module):
     @abstractmethod
     def output(self, state: Any) -> Any:
         """The point to return."""
+
+    def compile_quickly(self, family: Any) -> bool:
+        """Whether the loop is compiled with little optimisation: for short runs that spend their time in LAPACK."""
+        del family
+        return False
 
     def recorded_elbo(self, state: Any) -> tuple[Any, Any] | None:
         """The ELBO for the history and its standard error, zero if exact, NaN if there is none yet.

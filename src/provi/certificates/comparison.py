@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.certificates.confidence import mean_upper_bound
-from provi.certificates.linear_pass import line_arguments, moments_and_errors, square_root
+from provi.certificates.linear_pass import line_arguments, moments_and_errors, row_rounding, square_root
 from provi.certificates.prior_rounding import whitened_prior
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget
@@ -36,14 +36,20 @@ def linear_difference_bound(
         root, loc = square_root(member), np.asarray(member.loc, np.float64)
         likelihood, error = (float(x) for x in _likelihood(double, loc, root, rule))
         prior, prior_error = whitened_prior(target.prior, root, loc).energy
-        log_det = float(np.linalg.slogdet(root)[1])
-        # Of a triangular matrix it is a sum of logarithms; else LU factors have an error of their own.
-        bent = 0.0 if not np.triu(root, 1).any() else family.dim**2 * np.finfo(float).eps * float(np.linalg.cond(root))
-        total += sign * (likelihood + prior - log_det) + error + prior_error + bent
+        log_det, log_det_error = _log_det(root)
+        total += sign * (likelihood + prior - log_det) + error + prior_error + log_det_error
         size += abs(likelihood) + prior + abs(log_det)
     if not np.isfinite(total):
         return np.inf, 2
     return float(total + 64 * family.dim * np.finfo(float).eps * size), 2
+
+
+def _log_det(root: np.ndarray) -> tuple[float, float]:
+    """log |det C| and a bound on its error: LU factors, unlike the diagonal of a triangular C, have one."""
+    if not np.triu(root, 1).any():
+        return float(np.sum(np.log(np.abs(np.diagonal(root))))), 0.0
+    rounding = 4 * len(root) ** 2 * np.finfo(float).eps * float(np.linalg.cond(root))
+    return float(np.linalg.slogdet(root)[1]), rounding if rounding < 0.1 else np.inf
 
 
 @eqx.filter_jit
@@ -53,11 +59,15 @@ def _likelihood(target: AbstractLinearModel, loc: Any, root: Any, rule: Any) -> 
 
     def sums(block: Rows, real: Any) -> tuple[Any, Any]:
         centre = block.design @ loc
-        variance = block.total_variance(jnp.sum((block.design @ root) ** 2, axis=1))
+        own = jnp.sum((block.design @ root) ** 2, axis=1)
+        variance = block.total_variance(own)
         moments, errors = keep(real, moments_and_errors(target, centre, variance, block.response, rule))
-        # The rounding of centre and variance moves the value by its slope and half its weight.
-        moved = jnp.abs(moments.slope * centre) + jnp.abs(moments.weight * variance)
-        rounding = target.num_terms * eps * jnp.abs(moments.value) + 8 * target.dim * eps * moved
+        # The rounding of centre and spread moves the value by its slope, and by its weight times the spread.
+        row_error, centre_error = row_rounding(block.design, loc, root)
+        moved = (
+            jnp.abs(moments.slope) * centre_error + jnp.abs(moments.weight) * (jnp.sqrt(own) + row_error) * row_error
+        )
+        rounding = target.num_terms * eps * jnp.abs(moments.value) + 2 * moved
         return jnp.sum(moments.value), jnp.sum(errors.value + rounding)
 
     return sum_over_rows(target, sums)

@@ -58,8 +58,12 @@ def iterative_bounds(
     found = _evaluate(solver, likelihood, response, prior.mean, a, s, np.asarray(_TOLERANCE))
     variance, error, moments, errors, squared = jax.tree.map(np.asarray, found)
     gradient, relative, root = a + moments.slope, ROUNDING * len(s) * EPS, np.sqrt(prior.size)
+    # P is rounded, so that B' >= (1 - strain) M instead of M.
+    strain = pad * prior.trace(s)
+    if not strain < 0.5:
+        return _no_bound("the site precisions are too large for float64")
     # As in `dual_rounding`; |K_nm| <= sqrt(k_n k_m) bounds the rounding of Ka.
-    error = error * (1 + pad * prior.trace(s)) + variance * prior.factor_error(s)
+    error = error / (1 - strain) + variance * prior.factor_error(s)
     error += relative * prior.size + 2 * prior.unit * (prior.size + variance * float(s @ prior.size))
     moved = (relative + prior.unit) * root * float(root @ np.abs(a)) + prior.mean_error
     slope_error, weight_error = _moved(likelihood, largest, moments.weight, variance, error, moved)

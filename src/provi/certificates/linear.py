@@ -12,17 +12,24 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from provi.certificates.bounds import GapBound, log_det_gap
-from provi.certificates.linear_pass import WhitenedPass, curvature_on_region, line_arguments, whitened_pass
+from provi.certificates.linear_pass import (
+    WhitenedPass,
+    curvature_on_region,
+    line_arguments,
+    rounded_down,
+    whitened_pass,
+)
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.linear_models import AbstractLinearModel
 
 NAMES = ("strong convexity (a)", "linearisation (b)", "local curvature (d)")
-_FIRST_RADIUS, _LARGEST_RADIUS, _MOST_RADII = 3.0, 30.0, 4
+_FIRST_RADIUS, _LARGEST_RADIUS, _MOST_RADII, _LARGEST_UNIT = 3.0, 30.0, 4, 1e50
 """Radii that the local bound tries, in multiples of the whitened gradient norm; each costs a pass."""
 
-_LARGEST_PRIOR_PART, _LARGEST_PRIOR_ERROR = 300, 1e-9
-"""Dimension above which the singular values of (b) are not worth their cost: (d) is sharper. And the rounding of the
-prior's curvature, which they take as exact, up to which they may."""
+_NO_REGION = "too far from the optimum: no region holds the best member"
+
+_LARGEST_PRIOR_PART = 300
+"""Dimension above which the singular values of (b) are not worth their cost: (d) is sharper."""
 
 
 def linear_model_bounds(target: AbstractLinearModel, family: LocationScale, point: Point) -> tuple[GapBound, ...]:
@@ -32,12 +39,13 @@ def linear_model_bounds(target: AbstractLinearModel, family: LocationScale, poin
 
     - `target`: the model. - `family`, `point`: the member q; any base and any scale.
     """
-    at = whitened_pass(target, family, point)
-    numbers = (at.gradient, at.curvature, at.gradient_error, at.curvature_error)
-    if not all(np.isfinite(x).all() for x in numbers):
-        reason = "the mean of a data term under q is infinite, or beyond the quadrature"
-        return tuple(GapBound(name, math.inf, "proven", detail=reason) for name in NAMES)
-    return strong_convexity_bound(at), linearisation_bound(at), local_bound(target, family, at)
+    with np.errstate(over="ignore", invalid="ignore"):  # far from the optimum: infinite
+        at = whitened_pass(target, family, point)
+        numbers = (at.gradient, at.curvature, at.gradient_error, at.curvature_error)
+        if not all(np.isfinite(x).all() for x in numbers):
+            reason = "the mean of a data term under q is infinite, or beyond the quadrature; or the prior is singular"
+            return tuple(GapBound(name, math.inf, "proven", detail=reason) for name in NAMES)
+        return strong_convexity_bound(at), linearisation_bound(at), local_bound(target, family, at)
 
 
 def strong_convexity_bound(at: WhitenedPass) -> GapBound:
@@ -57,13 +65,14 @@ def strong_convexity_bound(at: WhitenedPass) -> GapBound:
         rotated = vectors.T @ residual @ vectors
         metric = 2 / (values[:, None] + values[None, :])
         norm = math.sqrt(np.sum(rotated**2 * metric)) + at.curvature_error / math.sqrt(values[0])
-    return GapBound(NAMES[0], float(mean_part(at, at.lower, float(values[0])) + 0.5 * norm**2), "proven")
+    covariance = 0.5 * np.square(norm)
+    return GapBound(NAMES[0], float(mean_part(at, at.lower, float(values[0])) + covariance), "proven")
 
 
 def linearisation_bound(at: WhitenedPass) -> GapBound:
     """(b): the linearisation gap with the Gaussian prior in h, or with nothing but -log det in it: the smaller."""
     covariance = log_det_part(at)
-    if len(at.gradient) <= _LARGEST_PRIOR_PART and at.prior_error <= _LARGEST_PRIOR_ERROR:
+    if len(at.gradient) <= _LARGEST_PRIOR_PART:
         covariance = min(covariance, prior_part(at))
     smallest = float(np.linalg.eigvalsh(at.lower)[0])
     return GapBound(NAMES[1], float(mean_part(at, at.lower, smallest) + covariance), "proven")
@@ -88,13 +97,16 @@ def local_bound(target: AbstractLinearModel, family: LocationScale, at: Whitened
     covariance = log_det_part(at)
     if not math.isfinite(covariance):
         return GapBound(name, math.inf, "proven", detail="too far from the optimum: S is not positive definite")
+    # |D| <= radius needs size (1 + radius)^2 < radius.
+    if not (size < 0.25 and unit < _LARGEST_UNIT):
+        return GapBound(name, math.inf, "proven", detail=_NO_REGION)
     radius, double = _FIRST_RADIUS * unit, line_arguments(target, family)[0]
     for _ in range(_MOST_RADII):
-        gained = np.asarray(curvature_on_region(double, at.loc, at.root, np.asarray(radius)))
+        gained, error = (np.asarray(x) for x in curvature_on_region(double, at.loc, at.root, np.asarray(radius)))
         # A Gram matrix of N products: its rounding, as in `whitened_pass`.
-        slack = (target.num_terms + 8 * len(gained)) * np.finfo(float).eps * float(np.trace(gained))
+        slack = target.num_terms * np.finfo(float).eps * float(np.trace(gained)) + float(error)
         # The prior's curvature, not `lower`: that of the terms is already in what was gained.
-        curvature = at.prior + (gained + gained.T) / 2 - (slack + at.prior_error) * np.eye(len(gained))
+        curvature = at.prior + rounded_down((gained + gained.T) / 2, slack)
         smallest = float(np.linalg.eigvalsh(curvature)[0])
         if not smallest > 0:
             break
@@ -110,7 +122,7 @@ def local_bound(target: AbstractLinearModel, family: LocationScale, at: Whitened
         if needed > _LARGEST_RADIUS * unit:
             break
         radius = 1.2 * needed  # a wider region has less curvature, so it needs a little more than was asked for
-    return GapBound(name, math.inf, "proven", detail="too far from the optimum: no region holds the best member")
+    return GapBound(name, math.inf, "proven", detail=_NO_REGION)
 
 
 def mean_part(at: WhitenedPass, curvature: np.ndarray, smallest: float) -> float:
@@ -122,7 +134,7 @@ def mean_part(at: WhitenedPass, curvature: np.ndarray, smallest: float) -> float
     except np.linalg.LinAlgError:
         return math.inf
     white = solve_triangular(factor, at.gradient, lower=True)
-    return 0.5 * (float(np.linalg.norm(white)) + at.gradient_error / math.sqrt(smallest)) ** 2
+    return float(0.5 * np.square(np.linalg.norm(white) + at.gradient_error / math.sqrt(smallest)))
 
 
 def log_det_part(at: WhitenedPass) -> float:
@@ -142,18 +154,26 @@ def prior_part(at: WhitenedPass) -> float:
     C'R is the same member for every rotation R, so each competitor is taken at the R with the largest <A, C'R>, a
     nuclear norm. The prior is N(mu, FF'). With the singular values s of F'A, A the gradient of the likelihood part, the
     best C' has the singular values $y = (-s + \sqrt{s^2 + 4})/2$ in prior units; an error E in A adds at most
-    $|C - C'||E| + |E|^2/2$, h being 1-strongly convex there.
+    $|C - C'||E| + |E|^2/2$, h being 1-strongly convex there. The prior may be any that is below the true one: what is
+    left of it is convex and counts as likelihood. So it is rounded down, and S alone has an error.
     """
+    error, dim, eps = at.curvature_error, len(at.gradient), np.finfo(float).eps
     if at.diagonal:
-        precision, scale = np.diagonal(at.prior), 1.0
-        slope = np.diagonal(at.likelihood)
+        precision, slope = np.diagonal(at.prior), np.diagonal(at.likelihood)
+        if not precision.min() > 0:
+            return math.inf
         # In units of q each entry is 1 and the competitor b solves p b^2 + a b = 1.
         best = 2 / (slope + np.sqrt(slope**2 + 4 * precision))
-        value = np.sum(slope * (scale - best) + 0.5 * precision * (1 - best**2) + np.log(best))
-        error = at.curvature_error
-        return float(value + error * np.linalg.norm(1 - best) + 0.5 * error**2 / precision.min())
+        value = np.sum(slope * (1 - best) + 0.5 * precision * (1 - best**2) + np.log(best))
+        size = np.sum((np.abs(slope) + precision) * (1 + best**2) + np.abs(np.log(best)))
+        error += 16 * eps * float(np.linalg.norm(np.abs(slope) + precision))
+        total = value + error * np.linalg.norm(1 - best) + 0.5 * np.square(error) / precision.min()
+        return float(total + 16 * dim * eps * size)
     # Prior units: F^-1 C is any square root of C' L_0 C transposed; take its Cholesky factor K', K K' = prior.
-    lower = np.linalg.cholesky(at.prior)
+    try:
+        lower = np.linalg.cholesky(at.prior)
+    except np.linalg.LinAlgError:
+        return math.inf
     own = lower.T
     gradient = solve_triangular(lower, at.likelihood, lower=True)
     left, singular, right = np.linalg.svd(gradient)
@@ -162,5 +182,9 @@ def prior_part(at: WhitenedPass) -> float:
     value = np.sum(gradient * own) - np.sum(singular * best)
     value += 0.5 * np.sum(own**2) - 0.5 * np.sum(best**2)
     value += np.sum(np.log(best)) - np.sum(np.log(np.diagonal(lower)))
-    error = at.curvature_error / math.sqrt(max(float(np.linalg.eigvalsh(at.prior)[0]), 1e-300))
-    return float(max(value, 0.0) + error * np.linalg.norm(own - other) + 0.5 * error**2)
+    size = np.sum(np.abs(gradient * own)) + np.sum(own**2) + dim + np.sum(np.abs(np.log(np.diagonal(lower))))
+    # Solving and the singular values are backward stable: an error of the size of |K||gradient| in A.
+    error += 16 * dim * eps * float(np.linalg.norm(own) * np.linalg.norm(gradient))
+    error /= math.sqrt(max(float(np.linalg.eigvalsh(at.prior)[0]), 1e-300))
+    total = max(value, 0.0) + error * np.linalg.norm(own - other) + 0.5 * np.square(error)
+    return float(total + 16 * dim * eps * size)

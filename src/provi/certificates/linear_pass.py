@@ -4,9 +4,15 @@ With $z = m + Cu$, $\tilde x_n = C'x_n$, $\sigma_n = |\tilde x_n|$: $g = C'L_0(m
 $S = C'L_0C + \sum_n\gamma_n\tilde x_n\tilde x_n'$ with $\alpha_n = E\ell_n'$,
 $\gamma_n = E[\ell_n'(\mu_n + \sigma_nt)t]/\sigma_n$. An error of $\epsilon$ in $\alpha_n$ moves $g$ by at most
 $\epsilon\sigma_n$, one in $\gamma_n$ moves $S$ by $\epsilon\sigma_n^2$.
+
+Rounding moves $\tilde x_n$ by at most $\delta_n = 2d\epsilon\sum_i|x_{ni}|\,|C_i|$ ($C_i$ a row of C) and $\mu_n$ by
+$\nu_n = 2d\epsilon|x_n|'|m|$: more than $\epsilon\sigma_n$ where columns cancel. With T the farthest standard deviation
+that counts, $d\alpha/d\mu = \gamma$, $|d\alpha/d\sigma| = |E\,t\ell''| \le T\gamma$,
+$|d\gamma/d\mu| \le T\gamma/\sigma$ and $|d\gamma/d\sigma| = |E(t^2 - 1)\ell''|/\sigma \le T^2\gamma/\sigma$.
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import equinox as eqx
@@ -27,13 +33,16 @@ QUADRATURE_ERROR, LARGEST_SPREAD, LARGEST_TAIL = 1e-9, 10.0, 1e-12
 """Accuracy of the rules for other bases than the normal, the spread up to which it was tested, and the share of the
 last nodes up to which the mean of an unbounded link is trusted."""
 
+_FARTHEST = 12.0
+"""Standard deviations beyond which a Gaussian has no mass in float64."""
+
 
 @dataclasses.dataclass(frozen=True)
 class WhitenedPass:
     """Gradient and curvature at q in its own coordinates, with error bounds; host arrays in float64.
 
-    - `loc`, `root`: m, C; `prior`: C'L_0C, within `prior_error`; `lower`: C'HC, H the global curvature bound;
-      `likelihood`: S - C'L_0C.
+    - `loc`, `root`: m, C; `prior`: C'L_0C rounded down, so that the true one less this one is positive semi-definite;
+      `lower`: the same for C'HC, H the global curvature bound; `likelihood`: S less `prior`.
     - `gradient`: g; `curvature`: S; `gradient_error`, `curvature_error`: on |g| and |S|_F.
     - `diagonal`: the family's.
     """
@@ -41,7 +50,6 @@ class WhitenedPass:
     loc: np.ndarray
     root: np.ndarray
     prior: np.ndarray
-    prior_error: float
     lower: np.ndarray
     likelihood: np.ndarray
     gradient: np.ndarray
@@ -58,20 +66,32 @@ def whitened_pass(target: AbstractLinearModel, family: LocationScale, point: Poi
     slope, gram, slope_error, weight_error = _pass(double, loc, root, rule)
     prior = whitened_prior(target.prior, root, loc)
     likelihood = (np.asarray(gram) + np.asarray(gram).T) / 2
-    lower = root.T @ target.curvature_lower_bound() @ root
+    # Every term has at least t0 / t1 of its curvature at q everywhere.
+    least, most = target.curvature
+    share = least / most if least > 0 and math.isfinite(most) else 0.0
+    lower, lower_error = prior.curvature, prior.curvature_error
+    if share > 0:
+        lower, lower_error = lower + share * likelihood, lower_error + share * float(weight_error)
+    curvature, below = prior.curvature + likelihood, rounded_down(prior.curvature, prior.curvature_error)
     return WhitenedPass(
         loc=loc,
         root=root,
-        prior=prior.curvature,
-        prior_error=prior.curvature_error,
-        lower=(lower + lower.T) / 2,
-        likelihood=likelihood,
+        prior=below,
+        lower=rounded_down(lower, lower_error),
+        likelihood=curvature - below,
         gradient=prior.gradient + np.asarray(slope),
-        curvature=prior.curvature + likelihood,
+        curvature=curvature,
         gradient_error=float(slope_error) + prior.gradient_error,
         curvature_error=float(weight_error) + prior.curvature_error,
         diagonal=family.scale == "diagonal",
     )
+
+
+def rounded_down(matrix: np.ndarray, error: float) -> np.ndarray:
+    """A matrix below every one within `error` of `matrix`, by enough that Cholesky factors, eigenvalues and solutions
+    computed from it in float64 are those of a matrix that is so, too."""
+    rounding = 16 * len(matrix) * np.finfo(float).eps * float(np.trace(np.abs(matrix)))
+    return matrix - (error + rounding) * np.eye(len(matrix)) if math.isfinite(error) else matrix
 
 
 def line_arguments(target: AbstractLinearModel, family: LocationScale) -> tuple[Any, Any]:
@@ -109,8 +129,9 @@ def square_root(point: Point) -> np.ndarray:
 
 @eqx.filter_jit
 def _pass(target: AbstractLinearModel, loc: Any, root: Any, rule: Any) -> Any:
-    # A sum of N products is off by at most N eps times the sum of their magnitudes; rows themselves by dim eps.
-    rounding = (target.num_terms + 8 * target.dim) * jnp.finfo(root.dtype).eps
+    # A sum of N products is off by at most N eps times the sum of their magnitudes.
+    rounding = (target.num_terms + 8) * jnp.finfo(root.dtype).eps
+    steepness = 0.0 if target.self_concordance is None else target.self_concordance
 
     def sums(block: Rows, real: Any) -> Any:
         rows = block.design @ root
@@ -119,11 +140,23 @@ def _pass(target: AbstractLinearModel, loc: Any, root: Any, rule: Any) -> Any:
         moments, errors = keep(real, moments_and_errors(target, centre, total, block.response, rule))
         gram = rows.T @ (moments.weight[:, None] * rows)
         # An offset moves what a row's moments are, not how they enter the gradient.
-        slope_error = (errors.slope + rounding * jnp.abs(moments.slope)) * jnp.sqrt(variance)
-        weight_error = (errors.weight + rounding * jnp.abs(moments.weight)) * variance
+        spread, weight, slope = jnp.sqrt(variance), jnp.abs(moments.weight), jnp.abs(moments.slope)
+        row_error, centre_error = row_rounding(block.design, loc, root)
+        # Where the link's curvature grows with t, the mean of it lies farther out.
+        far = _FARTHEST + steepness * spread
+        moved = weight * (centre_error + far * row_error)
+        slope_error = (errors.slope + rounding * slope + moved) * spread + slope * row_error
+        weight_error = (errors.weight + rounding * weight) * variance
+        weight_error += weight * (2 * row_error * spread + row_error**2) + far * moved * spread
         return rows.T @ moments.slope, gram, jnp.sum(slope_error), jnp.sum(weight_error)
 
     return sum_over_rows(target, sums)
+
+
+def row_rounding(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
+    """Bounds on the rounding of each row x'C, in its norm, and of each x'm."""
+    unit, size = 2 * design.shape[1] * jnp.finfo(root.dtype).eps, jnp.abs(design)
+    return unit * (size @ jnp.sqrt(jnp.sum(root**2, axis=1))), unit * (size @ jnp.abs(loc))
 
 
 def moments_and_errors(
@@ -155,13 +188,16 @@ def moments_and_errors(
 
 @eqx.filter_jit
 def curvature_on_region(target: AbstractLinearModel, loc: Any, root: Any, radius: Any) -> Any:
-    """`local_curvature` of all rows of `target`, which is in float64, at q = (loc, root)."""
+    """`local_curvature` of all rows of `target`, which is in float64, at q = (loc, root), and its rounding."""
 
     def sums(block: Rows, real: Any) -> Any:
         rows = block.design @ root
         spread = jnp.sqrt(jnp.sum(rows**2, axis=1))
-        rows = jnp.where(real[:, None], rows, 0)
-        return local_curvature(target, rows, block.design @ loc, spread, radius, block.variance_offset)
+        row_error, centre_error = row_rounding(block.design, loc, root)
+        slack = centre_error + (1 + radius) * row_error
+        weight = local_weights(target, block.design @ loc, spread, radius, block.variance_offset, slack)
+        weight = jnp.where(real, weight, 0)
+        return rows.T @ (weight[:, None] * rows), jnp.sum(weight * (2 * spread + row_error) * row_error)
 
     return sum_over_rows(target, sums)
 
@@ -170,20 +206,24 @@ def curvature_on_region(target: AbstractLinearModel, loc: Any, root: Any, radius
 def local_curvature(
     target: AbstractLinearModel, rows: Any, centre: Any, spread: Any, radius: Any, offset: Any = None
 ) -> Any:
-    r"""$\sum_n\kappa_n\tilde x_n\tilde x_n'$, a lower bound on the curvature in v while |v|, |D|_F <= `radius`.
+    r"""$\sum_n\kappa_n\tilde x_n\tilde x_n'$, a lower bound on the curvature in v while |v|, |D|_F <= `radius`."""
+    return rows.T @ (local_weights(target, centre, spread, radius, offset, 0.0)[:, None] * rows)
 
-    With $q_n = M\sigma_n\rho$, M the self-concordance of the link,
-    $\kappa_n = e^{-3q_n/2}(1 + q_n)^{-1/2}\,\kappa(\mu_n, \sigma_n(1 + q_n)^{-1/2})$, where
-    $\kappa(\mu, \sigma) = m_0 - m_1^2/m_2$, $m_j = E[t^j\ell''(\mu + \sigma t)]$: docs/theory/certificates.md, (d).
+
+def local_weights(target: AbstractLinearModel, centre: Any, spread: Any, radius: Any, offset: Any, slack: Any) -> Any:
+    r"""$\kappa_n$: docs/theory/certificates.md, (d).
+
+    With $q_n = M(\sigma_n\rho + \text{slack}_n)$, M the self-concordance of the link and `slack` the errors of `centre`
+    and `spread`, $\kappa_n = e^{-3q_n/2}(1 + q_n)^{-1/2}\,\kappa(\mu_n, \sigma_n(1 + q_n)^{-1/2})$, where
+    $\kappa(\mu, \sigma) = m_0 - m_1^2/m_2$, $m_j = E[t^j\ell''(\mu + \sigma t)]$.
     With a variance `offset` the moments are those of the smoothed link, `smoothed_moments`.
     """
-    change = target.self_concordance * spread * radius
+    change = target.self_concordance * (spread * radius + slack)
     zeroth, first, second, error = smoothed_moments(target, centre, spread / jnp.sqrt(1 + change), offset)
     # The smallest value of (m0 - e) + 2 b m1 + b^2 (m2 - e) over b: right for all moments within the error.
     safe = jnp.where(second > error, second - error, 1)
     kappa = jnp.where(second > error, zeroth - error - first**2 / safe, 0)
-    weight = jnp.exp(-1.5 * change) / jnp.sqrt(1 + change) * jnp.maximum(kappa, 0)
-    return rows.T @ (weight[:, None] * rows)
+    return jnp.exp(-1.5 * change) / jnp.sqrt(1 + change) * jnp.maximum(kappa, 0)
 
 
 def smoothed_moments(target: AbstractLinearModel, centre: Any, deviation: Any, offset: Any) -> tuple:

@@ -20,6 +20,7 @@ from provi.certificates.confidence import mean_upper_bound
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget
+from provi.targets.constants import outer_spectrum
 
 NUM_BATCHES, _PAIRS = 32, 4
 _LARGEST_DENSE = 2000
@@ -71,7 +72,7 @@ def posterior_bound(
 def curvature_lower_bound(target: AbstractTarget) -> np.ndarray | None:
     """H, proven or declared and positive definite, as a matrix; None where there is none."""
     bound = target.curvature_lower_bound()
-    if bound is not None and float(np.linalg.eigvalsh(bound)[0]) > 0:
+    if bound is not None and outer_spectrum(bound)[0] > 0:
         return bound
     constant = target.constants.strong_convexity
     if constant.status not in ("proven", "declared") or not (constant.value and constant.value > 0):

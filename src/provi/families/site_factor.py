@@ -10,6 +10,7 @@ $B = I + R'SR = LL'$, positive definite exactly when V is: $V = T'T$, $T = L^{-1
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve, solve_triangular
 
@@ -44,18 +45,23 @@ def factorise(gram: Matrix, precision: Vector, root: Any = None) -> SiteFactor:
     identity = jnp.eye(gram.shape[0], dtype=gram.dtype)
     if root is None:
         half = jnp.sqrt(precision)
-        lower = jnp.linalg.cholesky(identity + half[:, None] * gram * half[None, :])
+        lower = _cholesky(identity + half[:, None] * gram * half[None, :])
         half = solve_triangular(lower, half[:, None] * gram, lower=True)
         variance = jnp.diagonal(gram) - jnp.sum(half**2, axis=0)
     else:
         inner = root.T @ (precision[:, None] * root)
-        lower = jnp.linalg.cholesky(identity + (inner + inner.T) / 2)
+        lower = _cholesky(identity + inner)
         half = solve_triangular(lower, root.T, lower=True)
         variance = jnp.sum(half**2, axis=0)
     # Rounding may leave a variance below zero where K is singular.
     variance = jnp.where(variance < 0, jnp.zeros_like(variance), variance)
     log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(lower)))
     return SiteFactor(precision, lower, half, variance, log_det, root is not None)
+
+
+def _cholesky(matrix: Matrix) -> Matrix:
+    """Only the lower triangle is read: `jnp.linalg.cholesky` would first make a symmetric copy."""
+    return jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
 
 
 def covariance_root(gram: Matrix) -> Matrix:

@@ -67,7 +67,7 @@ def guarded_step(
     accepted = jnp.all(finite)
     reverted = eqx.tree_at(lambda state: state.step, old, old.step + 1)
     first = jnp.logical_and(~accepted, health.rejected == 0)
-    if algorithm.compile_quickly:
+    if algorithm.compile_quickly(family):
         # Selections compile to a program for each leaf; a conditional to none, at the price of one more branch.
         kept = jax.lax.cond(accepted, lambda: new, lambda: reverted)
     else:
@@ -129,7 +129,7 @@ def advance(
     gradient_budget: Count,
 ) -> Carry:
     """The compiled loop, `_advance`."""
-    loop = quick_loop if algorithm.compile_quickly else optimised_loop
+    loop = quick_loop if algorithm.compile_quickly(family) else optimised_loop
     return loop(key, algorithm, target, family, carry, last_step, gradient_budget)
 
 
