@@ -14,18 +14,17 @@ from scipy.linalg import LinAlgError, eigh
 
 from provi.certificates.bounds import GapBound
 from provi.certificates.dual_iterative import iterative_bounds
-from provi.certificates.dual_pass import DualPass, dual_pass, local_weights, sited_norm
+from provi.certificates.dual_pass import DualPass, dual_pass, site_weights, sited_norm
 from provi.certificates.dual_rounding import log_det_of_sites, log_det_rounding
+from provi.certificates.local_region import NAME as LOCAL
+from provi.certificates.local_region import region_bound
 from provi.core.memory import available_bytes
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.site_solver import factors_fit
 
-NAMES = ("linearisation (b)", "local curvature (d)")
+NAMES = ("linearisation (b)", LOCAL)
 LARGEST_FACTORISED = 5000
 """Number of data up to which the bounds factorise matrices of that size."""
-
-_FIRST_RADIUS, _LARGEST_RADIUS, _MOST_RADII = 3.0, 30.0, 4
-"""Radii that the local bound tries, in multiples of the whitened gradient norm; each costs a factorisation or two."""
 
 
 def dual_bounds(target: Any, family: DualGaussian, point: DualPoint) -> tuple[GapBound, ...]:
@@ -80,12 +79,10 @@ def linearisation_bound(at: DualPass, covariance: float) -> GapBound:
 
 
 def local_bound(at: DualPass, covariance: float) -> GapBound:
-    r"""(d): as `linear.local_bound`, with $H_R = C'(K^{-1} + W)C$, W the curvature of the terms on the region."""
-    name, likelihood = NAMES[1], at.likelihood
+    r"""(d): `local_region`, with $H_R = C'(K^{-1} + W)C$, W the curvature of the terms on the region."""
+    likelihood = at.likelihood
     if likelihood.self_concordance is None:
-        return GapBound(name, math.inf, "proven", detail="the link is not self-concordant")
-    if not math.isfinite(covariance):
-        return GapBound(name, math.inf, "proven", detail="too far from the optimum: S is not positive definite")
+        return GapBound(NAMES[1], math.inf, "proven", detail="the link is not self-concordant")
     spread, whitened = np.sqrt(at.variance), at.covariance
     error = float(np.sum(at.gradient_error * spread))
     # |S - I|_F^2 is a sum over e_i e_j V_ij^2, whose rounding is that of the two V.
@@ -93,27 +90,16 @@ def local_bound(at: DualPass, covariance: float) -> GapBound:
     square += 2 * float(np.sum(np.abs(at.excess) * np.sqrt((at.variance + at.variance_error) * at.variance_error))) ** 2
     size = math.sqrt(square) + float(np.sum(at.weight_error * (at.variance + at.variance_error)))
     slack = at.centre_error + np.sqrt(at.variance_error)
-    norm = math.sqrt(max(float(at.gradient @ whitened @ at.gradient), 0.0)) + error
-    unit = math.hypot(norm, size)
-    radius = _FIRST_RADIUS * unit
-    for _ in range(_MOST_RADII):
-        weights = np.asarray(local_weights(likelihood, at.centre, spread, np.asarray(radius), slack))
+
+    def at_radius(radius: float) -> tuple[float, float]:
+        weights = np.asarray(site_weights(likelihood, at.centre, spread, np.asarray(radius), slack))
         smallest = _least_eigenvalue(at, whitened, weights)
         if not smallest > 0:
-            break
-        mean = 0.5 * (math.sqrt(sited_norm(at, weights)) + error / math.sqrt(smallest)) ** 2
-        steepness = (1 + radius) ** -2.0
-        total = math.sqrt(2 * mean + size**2 / steepness)
-        needed = (math.sqrt(2 * mean) + total) / math.sqrt(smallest)
-        needed = max(needed, size / steepness + total / math.sqrt(steepness))
-        if needed < radius:
-            return GapBound(
-                name, float(mean + covariance), "proven", detail=f"on a region of radius {radius:.2g} around q"
-            )
-        if needed > _LARGEST_RADIUS * unit:
-            break
-        radius = 1.2 * needed  # a wider region has less curvature, so it needs a little more than was asked for
-    return GapBound(name, math.inf, "proven", detail="too far from the optimum: no region holds the best member")
+            return smallest, math.inf
+        return smallest, 0.5 * (math.sqrt(sited_norm(at, weights)) + error / math.sqrt(smallest)) ** 2
+
+    norm = math.sqrt(max(float(at.gradient @ whitened @ at.gradient), 0.0)) + error
+    return region_bound(covariance, size, norm, at_radius)
 
 
 def least_ratio(weights: np.ndarray, precision: np.ndarray) -> float:

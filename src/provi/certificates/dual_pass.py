@@ -5,6 +5,7 @@ $S - I = C'\mathrm{diag}(e)C$ in the scale, $CC' = V$: neither C nor an inverse 
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -22,6 +23,7 @@ from provi.certificates.dual_rounding import (
     prior_in_double,
     site_factor,
 )
+from provi.certificates.local_region import local_weights
 from provi.core.compilation import quick_jit
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 
@@ -160,20 +162,11 @@ def _sensitivities(likelihood: Any, centre: Any, variance: Any, response: Any, w
 
 
 @quick_jit
-def local_weights(likelihood: Any, centre: Any, spread: Any, radius: Any, slack: Any) -> Any:
-    r"""Lower bounds on the curvature in each mean while |v|, |D|_F <= `radius`: docs/theory/certificates.md, (d).
-
-    `slack` bounds the errors of `centre` and `spread`. With $q_n = M(\sigma_n\rho + \text{slack}_n)$,
-    $\kappa_n = e^{-3q_n/2}(1 + q_n)^{-1/2}\kappa(\mu_n, \sigma_n(1 + q_n)^{-1/2})$ where
-    $\kappa(\mu, \sigma) = m_0 - m_1^2/m_2$, $m_j = E[t^j\ell''(\mu + \sigma t)]$.
-    """
+def site_weights(likelihood: Any, centre: Any, spread: Any, radius: Any, slack: Any) -> Any:
+    """`local_region.local_weights` of every datum; `slack` bounds the errors of `centre` and `spread`."""
     centre, spread = jnp.asarray(centre), jnp.asarray(spread)
-    change = likelihood.self_concordance * (spread * radius + slack)
-    zeroth, first, second, error = likelihood.curvature_moments(centre, spread / jnp.sqrt(1 + change))
-    # The smallest value of (m0 - e) + 2 b m1 + b^2 (m2 - e) over b: right for all moments within the error.
-    safe = jnp.where(second > error, second - error, 1)
-    kappa = jnp.where(second > error, zeroth - error - first**2 / safe, 0)
-    return jnp.exp(-1.5 * change) / jnp.sqrt(1 + change) * jnp.maximum(kappa, 0)
+    moments = partial(likelihood.curvature_moments, centre)
+    return local_weights(likelihood.self_concordance, moments, spread, radius, slack)
 
 
 def _double(leaf: Any) -> Any:

@@ -19,15 +19,12 @@ from provi.certificates.linear_pass import (
     rounded_down,
     whitened_pass,
 )
+from provi.certificates.local_region import NAME as LOCAL
+from provi.certificates.local_region import region_bound
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.linear_models import AbstractLinearModel
 
-NAMES = ("strong convexity (a)", "linearisation (b)", "local curvature (d)")
-_FIRST_RADIUS, _LARGEST_RADIUS, _MOST_RADII, _LARGEST_UNIT = 3.0, 30.0, 4, 1e50
-"""Radii that the local bound tries, in multiples of the whitened gradient norm; each costs a pass."""
-
-_NO_REGION = "too far from the optimum: no region holds the best member"
-
+NAMES = ("strong convexity (a)", "linearisation (b)", LOCAL)
 _LARGEST_PRIOR_PART = 300
 """Dimension above which the singular values of (b) are not worth their cost: (d) is sharper."""
 
@@ -79,50 +76,26 @@ def linearisation_bound(at: WhitenedPass) -> GapBound:
 
 
 def local_bound(target: AbstractLinearModel, family: LocationScale, at: WhitenedPass) -> GapBound:
-    r"""(d): curvature on a region that provably holds the best member, by self-concordance of the link.
-
-    On $R = \{|v| \le \rho, |D|_F \le \rho\}$ the curvature in v is at least $H_R$ (`local_curvature`), that of
-    $-\log\det$ at least $c = (1 + \rho)^{-2}$. With $Q^2 = |g|^2_{H_R^{-1}} + |S - I|_F^2/c$, every point that is as
-    good as q has $|v|_{H_R} \le |g|_{H_R^{-1}} + Q$ and $|D|_F \le |S - I|_F/c + Q/\sqrt c$. If both put it inside R,
-    the best member is inside, and the gap is at most $\tfrac12|g|^2_{H_R^{-1}} + J(S)$.
-    """
-    name = NAMES[2]
+    """(d): `local_region`, with H_R the curvature of the prior and of the terms on the region."""
     if target.self_concordance is None or family.base.name != "normal":
         reason = "the link is not self-concordant" if target.self_concordance is None else "for a normal base only"
-        return GapBound(name, math.inf, "proven", detail=reason)
+        return GapBound(NAMES[2], math.inf, "proven", detail=reason)
     residual = at.curvature - np.eye(len(at.gradient))
     residual = np.diagonal(residual) if at.diagonal else residual
     size = float(np.linalg.norm(residual)) + at.curvature_error
-    unit = math.hypot(float(np.linalg.norm(at.gradient)) + at.gradient_error, size)
-    covariance = log_det_part(at)
-    if not math.isfinite(covariance):
-        return GapBound(name, math.inf, "proven", detail="too far from the optimum: S is not positive definite")
-    # |D| <= radius needs size (1 + radius)^2 < radius.
-    if not (size < 0.25 and unit < _LARGEST_UNIT):
-        return GapBound(name, math.inf, "proven", detail=_NO_REGION)
-    radius, double = _FIRST_RADIUS * unit, line_arguments(target, family)[0]
-    for _ in range(_MOST_RADII):
+    double = line_arguments(target, family)[0]
+
+    def at_radius(radius: float) -> tuple[float, float]:
         gained, error = (np.asarray(x) for x in curvature_on_region(double, at.loc, at.root, np.asarray(radius)))
         # A Gram matrix of N products: its rounding, as in `whitened_pass`.
         slack = target.num_terms * np.finfo(float).eps * float(np.trace(gained)) + float(error)
         # The prior's curvature, not `lower`: that of the terms is already in what was gained.
         curvature = at.prior + rounded_down((gained + gained.T) / 2, slack)
         smallest = float(np.linalg.eigvalsh(curvature)[0])
-        if not smallest > 0:
-            break
-        mean = mean_part(at, curvature, smallest)
-        steepness = (1 + radius) ** -2.0
-        total = math.sqrt(2 * mean + size**2 / steepness)
-        needed = (math.sqrt(2 * mean) + total) / math.sqrt(smallest)
-        needed = max(needed, size / steepness + total / math.sqrt(steepness))
-        if needed < radius:
-            return GapBound(
-                name, float(mean + covariance), "proven", detail=f"on a region of radius {radius:.2g} around q"
-            )
-        if needed > _LARGEST_RADIUS * unit:
-            break
-        radius = 1.2 * needed  # a wider region has less curvature, so it needs a little more than was asked for
-    return GapBound(name, math.inf, "proven", detail=_NO_REGION)
+        return smallest, mean_part(at, curvature, smallest)
+
+    norm = float(np.linalg.norm(at.gradient)) + at.gradient_error
+    return region_bound(log_det_part(at), size, norm, at_radius)
 
 
 def mean_part(at: WhitenedPass, curvature: np.ndarray, smallest: float) -> float:

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.certificates.local_region import local_weights
 from provi.certificates.prior_rounding import whitened_prior
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point
@@ -195,7 +196,7 @@ def curvature_on_region(target: AbstractLinearModel, loc: Any, root: Any, radius
         spread = jnp.sqrt(jnp.sum(rows**2, axis=1))
         row_error, centre_error = row_rounding(block.design, loc, root)
         slack = centre_error + (1 + radius) * row_error
-        weight = local_weights(target, block.design @ loc, spread, radius, block.variance_offset, slack)
+        weight = row_weights(target, block.design @ loc, spread, radius, block.variance_offset, slack)
         weight = jnp.where(real, weight, 0)
         return rows.T @ (weight[:, None] * rows), jnp.sum(weight * (2 * spread + row_error) * row_error)
 
@@ -207,23 +208,17 @@ def local_curvature(
     target: AbstractLinearModel, rows: Any, centre: Any, spread: Any, radius: Any, offset: Any = None
 ) -> Any:
     r"""$\sum_n\kappa_n\tilde x_n\tilde x_n'$, a lower bound on the curvature in v while |v|, |D|_F <= `radius`."""
-    return rows.T @ (local_weights(target, centre, spread, radius, offset, 0.0)[:, None] * rows)
+    return rows.T @ (row_weights(target, centre, spread, radius, offset, 0.0)[:, None] * rows)
 
 
-def local_weights(target: AbstractLinearModel, centre: Any, spread: Any, radius: Any, offset: Any, slack: Any) -> Any:
-    r"""$\kappa_n$: docs/theory/certificates.md, (d).
+def row_weights(target: AbstractLinearModel, centre: Any, spread: Any, radius: Any, offset: Any, slack: Any) -> Any:
+    """`local_region.local_weights` of rows whose terms are smoothed by a variance `offset`, or not (None)."""
 
-    With $q_n = M(\sigma_n\rho + \text{slack}_n)$, M the self-concordance of the link and `slack` the errors of `centre`
-    and `spread`, $\kappa_n = e^{-3q_n/2}(1 + q_n)^{-1/2}\,\kappa(\mu_n, \sigma_n(1 + q_n)^{-1/2})$, where
-    $\kappa(\mu, \sigma) = m_0 - m_1^2/m_2$, $m_j = E[t^j\ell''(\mu + \sigma t)]$.
-    With a variance `offset` the moments are those of the smoothed link, `smoothed_moments`.
-    """
-    change = target.self_concordance * (spread * radius + slack)
-    zeroth, first, second, error = smoothed_moments(target, centre, spread / jnp.sqrt(1 + change), offset)
-    # The smallest value of (m0 - e) + 2 b m1 + b^2 (m2 - e) over b: right for all moments within the error.
-    safe = jnp.where(second > error, second - error, 1)
-    kappa = jnp.where(second > error, zeroth - error - first**2 / safe, 0)
-    return jnp.exp(-1.5 * change) / jnp.sqrt(1 + change) * jnp.maximum(kappa, 0)
+    def moments(deviation: Any) -> tuple:
+        return smoothed_moments(target, centre, deviation, offset)
+
+    assert target.self_concordance is not None
+    return local_weights(target.self_concordance, moments, spread, radius, slack)
 
 
 def smoothed_moments(target: AbstractLinearModel, centre: Any, deviation: Any, offset: Any) -> tuple:
