@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import provi
 from provi import kernels
-from provi.targets import GaussianProcess
-from provi.targets.likelihoods import BernoulliLogit, GaussianNoise, Poisson, StudentT
+from provi.targets import GaussianProcess, GeneralisedLinearModel
+from provi.targets.likelihoods import BernoulliLogit, GaussianNoise, Poisson, StudentT, UserLikelihood
 
 RNG = np.random.default_rng(0)
 SIZE = 6
@@ -104,3 +105,17 @@ def broken(value):
 def test_bad_input_is_refused_by_name(arguments, options, message):
     with pytest.raises(ValueError, match=message):
         GaussianProcess(*arguments, **options)
+
+
+def test_what_the_user_declares_is_not_called_proven():
+    likelihood = UserLikelihood(_quadratic, log_concave=True)
+    values = RNG.normal(size=SIZE)
+    models = GaussianProcess(X, values, KERNEL, likelihood), GeneralisedLinearModel(X, values, likelihood)
+    for model in models:
+        assert model.constants.log_concave.status == model.constants.strong_convexity.status == "declared"
+        rows = {row.statement: row.status for row in provi.fit(model, progress=False).certificate.assumptions}
+        assert rows["potential is convex (log-concave target)"] == "declared"
+
+
+def _quadratic(y, eta):
+    return -0.5 * (y - eta) ** 2

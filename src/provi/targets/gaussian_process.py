@@ -13,7 +13,7 @@ from provi.core.precision import double_precision, floating_dtype
 from provi.core.types import Indices, Matrix, Scalar, Vector
 from provi.kernels import AbstractKernel, SquaredExponential
 from provi.targets.base import AbstractFiniteSum
-from provi.targets.constants import Constant, Constants, proven, unknown
+from provi.targets.constants import Constant, Constants, unknown
 from provi.targets.data import default_names
 from provi.targets.generalised_linear_model import GeneralisedLinearModel
 from provi.targets.likelihoods import AbstractLikelihood, BernoulliLogit
@@ -119,9 +119,10 @@ class GaussianProcess(AbstractFiniteSum):
             return Constants(concave, unknown(reason), unknown(reason))
         # The largest row sum bounds the largest eigenvalue, for a pass over K instead of its spectrum.
         largest = float(np.abs(np.asarray(self.gram, np.float64)).sum(axis=1).max()) * (1 + 1e-10)
+        status, reason = self.likelihood.grounds
         return Constants(
-            log_concave=proven(True, f"Gaussian prior and {self.likelihood.name} likelihood"),
-            strong_convexity=proven(1 / largest, "1 / (largest row sum of |K|)"),
+            log_concave=Constant(True, status, f"Gaussian prior; {reason}"),
+            strong_convexity=Constant(1 / largest, status, "1 / (largest row sum of |K|)"),
             smoothness=unknown("not computed: no bound on the gap needs it"),
         )
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from provi.core.types import Indices, Scalar, Vector
 from provi.targets.base import AbstractFiniteSum
-from provi.targets.constants import Constants, outer_spectrum, proven, unknown
+from provi.targets.constants import Constant, Constants, outer_spectrum, proven, unknown
 from provi.targets.data import default_names
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
 from provi.targets.link_moments import LinkMoments, MomentErrors
@@ -147,7 +147,7 @@ class AbstractLinearModel(AbstractFiniteSum):
 
     @property
     def constants(self) -> Constants:
-        """Proven: a log-concave likelihood under a Gaussian prior."""
+        """A log-concave likelihood under a Gaussian prior: proven, or as the user declared of the likelihood."""
         low, high = self.curvature_bounds()
         strong_convexity = max(outer_spectrum(low)[0], self.prior.strong_convexity())
         smoothness = (
@@ -155,8 +155,10 @@ class AbstractLinearModel(AbstractFiniteSum):
             if high is None
             else proven(outer_spectrum(high)[1], "lambda_max(S^-1 + t1 X'X), rounded up")
         )
+        status, reason = self.likelihood.grounds
+        concave = "Gaussian prior and log-concave likelihood" if status == "proven" else f"Gaussian prior; {reason}"
         return Constants(
-            log_concave=proven(True, "Gaussian prior and log-concave likelihood"),
-            strong_convexity=proven(strong_convexity, "lambda_min(S^-1 + t0 X'X), rounded down"),
+            log_concave=Constant(True, status, concave),
+            strong_convexity=Constant(strong_convexity, status, "lambda_min(S^-1 + t0 X'X), rounded down"),
             smoothness=smoothness,
         )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from provi.targets.constants import Status
 from provi.targets.likelihoods.predictive import log_gaussian_mean
 from provi.targets.likelihoods.quadrature import wide_errors, wide_moments
 from provi.targets.link_moments import LinkMoments, MomentErrors
@@ -53,6 +54,11 @@ class AbstractLikelihood(eqx.Module):
     def log_concave(self) -> bool:
         """Whether t is convex for every y."""
         return self.curvature[0] >= 0
+
+    @property
+    def grounds(self) -> tuple[Status, str]:
+        """The status of `log_concave` and of what follows from it, and the reason."""
+        return "proven", f"the {self.name} likelihood is log-concave"
 
     @property
     def self_concordance(self) -> float | None:

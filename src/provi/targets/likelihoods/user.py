@@ -10,6 +10,7 @@ import numpy as np
 from provi.core.checks import check_positive
 from provi.core.precision import double_precision, floating_dtype
 from provi.core.types import Scalar
+from provi.targets.constants import Status
 from provi.targets.data import read_real
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
 
@@ -60,6 +61,11 @@ class UserLikelihood(AbstractLikelihood):
     def curvature(self) -> tuple[float, float]:
         """(0, infinity) if declared log-concave, else (-infinity, infinity)."""
         return (0.0 if self.declared_log_concave else -np.inf), np.inf
+
+    @property
+    def grounds(self) -> tuple[Status, str]:
+        """The user's word; the errors of its means are estimates too."""
+        return "declared", "log_concave=True of the user's likelihood; errors of its quadrature estimated"
 
     @double_precision
     def read_response(self, y: Any, length: int) -> np.ndarray:
