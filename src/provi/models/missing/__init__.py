@@ -1,0 +1,1 @@
+"""Logistic regression whose covariates are Gaussian and partly missing: the parts of `MissingLogisticRegression`."""
