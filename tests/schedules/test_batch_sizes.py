@@ -3,15 +3,15 @@
 import math
 from fractions import Fraction
 
-import jax
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.schedules import ConstantBatch, PolynomialBatch
+from provi.schedules import ConstantBatch, FunctionBatch, OffsetPolynomialBatch, PolynomialBatch
 from provi.schedules.batch_sizes import as_batch_size
 
-evaluate = jax.jit(lambda schedule, t: schedule(t))
+evaluate = eqx.filter_jit(lambda schedule, t: schedule(t))
 
 
 def exact_power(initial, base, exponent):
@@ -74,3 +74,54 @@ def test_a_shrinking_batch_is_refused(bad):
     """initial (t+1)^-e would reach zero draws."""
     with pytest.raises(ValueError, match="exponent must be"):
         PolynomialBatch(1, bad)
+
+
+def test_ten_plus_squares():
+    """Paper 001's 10 + k^2, exactly, its cap, and a straight line."""
+    steps = np.arange(0, 3000, 7)
+    squares = evaluate(OffsetPolynomialBatch(10, 2), jnp.asarray(steps))
+    assert squares.dtype == jnp.int32
+    np.testing.assert_array_equal(squares, 10 + steps**2)
+    np.testing.assert_array_equal(
+        evaluate(OffsetPolynomialBatch(10, 2, largest=150), jnp.asarray(steps)), np.minimum(10 + steps**2, 150)
+    )
+    line = evaluate(OffsetPolynomialBatch(1, 1, factor=2.5), jnp.asarray(steps))
+    np.testing.assert_array_equal(line, 1 + np.ceil(2.5 * steps))
+    assert int(evaluate(OffsetPolynomialBatch(10, 2), jnp.asarray(10**9))) == 2**30
+
+
+def test_the_users_function():
+    """Rounded up, at least one, at most the cap; changing the cap does not recompile."""
+    schedule = FunctionBatch(lambda k: 0.3 * k - 1)
+    steps = np.arange(40)
+    values = evaluate(schedule, jnp.asarray(steps))
+    assert values.dtype == jnp.int32
+    np.testing.assert_array_equal(values, np.maximum(np.ceil(0.3 * steps - 1 - 1e-9), 1))
+    traces = []
+
+    def counted(k):
+        traces.append(1)
+        return k
+
+    for cap in (4, 9):
+        assert int(jnp.max(evaluate(FunctionBatch(counted, cap), jnp.asarray(steps)))) == cap
+    assert len(traces) == 1
+    with pytest.raises(ValueError, match="one number"):
+        FunctionBatch(lambda k: jnp.ones(2))(jnp.asarray(3))
+    with pytest.raises(ValueError, match="function must map"):
+        FunctionBatch(3)
+
+
+def test_what_is_known_of_the_growth():
+    assert ConstantBatch(5).growth == (0.0, None)
+    assert PolynomialBatch(1, 1.5).growth == (1.5, None)
+    assert OffsetPolynomialBatch(10, 2, largest=100).growth == (2.0, 100)
+    assert FunctionBatch(lambda k: k).growth is None
+
+
+@pytest.mark.parametrize("bad", [0, -1, np.nan])
+def test_bad_offsets_and_factors(bad):
+    with pytest.raises(ValueError, match="offset must be"):
+        OffsetPolynomialBatch(bad, 2)
+    with pytest.raises(ValueError, match="factor must be"):
+        OffsetPolynomialBatch(1, 2, bad)

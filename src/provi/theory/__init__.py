@@ -1,12 +1,13 @@
 """Theorems as functions of plain numbers: constants in, bound out; one theorem a file.
 
 Nothing here runs an algorithm. The proofs, and where they correct the papers, are in
-`docs/theory/location-scale.md` and `docs/theory/pgsvi.md`.
+`docs/theory/location-scale.md`, `docs/theory/pgsvi.md` and `docs/theory/misso.md`.
 """
 
 from provi.theory import (
     anytime,
     existence,
+    misso,
     mpsgd,
     mpsgd_dynamic,
     mpsgd_nonconvex,
@@ -26,6 +27,7 @@ from provi.theory import (
 __all__ = [
     "anytime",
     "existence",
+    "misso",
     "mpsgd",
     "mpsgd_dynamic",
     "mpsgd_nonconvex",
