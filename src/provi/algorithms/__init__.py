@@ -2,6 +2,9 @@
 
 from provi.algorithms.base import AbstractAlgorithm
 from provi.algorithms.dual_natural_gradient import DualNaturalGradient
+from provi.algorithms.elbo_surrogate import block_curvatures, elbo_surrogate
+from provi.algorithms.miso import MISO
+from provi.algorithms.misso import MISSO
 from provi.algorithms.mpsgd import MPSGD
 from provi.algorithms.natural_gradient import NaturalGradient
 from provi.algorithms.optax import Optax
@@ -10,15 +13,20 @@ from provi.algorithms.proj_sgd import ProjSGD
 from provi.algorithms.prox_sgd import ProxSGD
 from provi.algorithms.proximal_gradient import ProximalGradient
 from provi.algorithms.proximal_split import KLToPrior, Penalty, Split
+from provi.algorithms.quadratic_surrogate import QuadraticSurrogate
 from provi.algorithms.site_table import SiteTable
 from provi.algorithms.sparse_learning import LearntProcess, learn_sparse_hyperparameters
 from provi.algorithms.stochastic_natural_gradient import StochasticNaturalGradient
+from provi.algorithms.surrogates import AbstractSurrogate, Surrogate
 from provi.certificates.guarantee import Guarantee
 
 __all__ = [
+    "MISO",
+    "MISSO",
     "MPSGD",
     "PGSVI",
     "AbstractAlgorithm",
+    "AbstractSurrogate",
     "DualNaturalGradient",
     "Guarantee",
     "KLToPrior",
@@ -29,8 +37,12 @@ __all__ = [
     "ProjSGD",
     "ProxSGD",
     "ProximalGradient",
+    "QuadraticSurrogate",
     "SiteTable",
     "Split",
     "StochasticNaturalGradient",
+    "Surrogate",
+    "block_curvatures",
+    "elbo_surrogate",
     "learn_sparse_hyperparameters",
 ]

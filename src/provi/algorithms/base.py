@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 from equinox import AbstractVar
@@ -31,23 +31,38 @@ class AbstractAlgorithm(eqx.Module):
     num_draws: AbstractVar[AbstractBatchSize]
     guarantee: AbstractVar[Guarantee | None]
 
+    guards_itself: ClassVar[bool] = False
+    """Whether `step` itself keeps the old state when something is not finite: the loop then need not select."""
+
+    quantities: ClassVar[tuple[str, str, str]] = (
+        "the gradient of the location",
+        "the gradient of the scale",
+        "the new parameters",
+    )
+    """What the three norms of `StepInfo` are of: the words for the one that was not finite."""
+
     @abstractmethod
-    def resolve(self, target: AbstractTarget, family: Any) -> "AbstractAlgorithm":
-        """Check that the parts fit together (`ValueError` otherwise) and fill in what depends on the target."""
+    def resolve(self, target: Any, family: Any) -> "AbstractAlgorithm":
+        """Check that the parts fit together (`ValueError` otherwise) and fill in what depends on the target.
+
+        The target is an `AbstractTarget`, or the `AbstractSurrogate` of a plain sum.
+        """
 
     @abstractmethod
     def init(self, point: Any) -> Any:
         """The state at the start `point`; every state has fields `point` and `step`."""
 
     @abstractmethod
-    def step(
-        self, key: RandomKey, state: Any, target: AbstractTarget, family: Any, shrink: Scalar
-    ) -> tuple[Any, StepInfo]:
+    def step(self, key: RandomKey, state: Any, target: Any, family: Any, shrink: Scalar) -> tuple[Any, StepInfo]:
         """One step with the step size multiplied by `shrink`. `key` is the run's key, the same at every step."""
 
     @abstractmethod
     def output(self, state: Any) -> Any:
         """The point to return."""
+
+    def draws_at(self, step: Count) -> Count:
+        """What step number `step` takes from a budget of gradient evaluations."""
+        return self.num_draws(step)
 
     def compile_quickly(self, family: Any) -> bool:
         """Whether the loop is compiled with little optimisation: for short runs that spend their time in LAPACK."""

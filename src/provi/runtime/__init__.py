@@ -1,6 +1,7 @@
 """Running an algorithm: the compiled loop, budgets, progress, checkpoints."""
 
 from provi.runtime.budget import Budget
+from provi.runtime.minimise_sum import minimise_sum
 from provi.runtime.run import Run, run
 
-__all__ = ["Budget", "Run", "run"]
+__all__ = ["Budget", "Run", "minimise_sum", "run"]

@@ -1,6 +1,6 @@
 """The one compiled loop. A non-finite step is located, rejected and retried with a smaller step size."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -8,14 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
+from provi.algorithms.surrogates import AbstractSurrogate
 from provi.core.compilation import quick_jit
 from provi.core.tree import select
 from provi.core.types import Count, Flag, RandomKey, Scalar
 from provi.families.base import AbstractFamily
+from provi.families.parameters import AnyParameters
 from provi.targets.base import AbstractTarget
 
-QUANTITIES = ("the gradient of the location", "the gradient of the scale", "the new parameters")
-"""What can be non-finite in a step, in the order in which it is looked for."""
+Objective: TypeAlias = AbstractTarget | AbstractSurrogate
+"""What is minimised: KL(q || target) over a family, or a plain sum through its surrogates."""
+
+Space: TypeAlias = AbstractFamily | AnyParameters
+"""Where the parameters live."""
 
 LARGEST_REJECTIONS = 30
 """Consecutive rejections after which the run stops: the step size has then shrunk by 2^30."""
@@ -54,9 +59,7 @@ def initial_carry(algorithm: AbstractAlgorithm, point: Any) -> Carry:
     return Carry(algorithm.init(point), health, info)
 
 
-def guarded_step(
-    key: RandomKey, algorithm: AbstractAlgorithm, target: AbstractTarget, family: AbstractFamily, carry: Carry
-) -> Carry:
+def guarded_step(key: RandomKey, algorithm: AbstractAlgorithm, target: Objective, family: Space, carry: Carry) -> Carry:
     """One step; if it is not finite, the old state with the step number advanced and the step size halved.
 
     Advancing the number gives the retry fresh random draws.
@@ -67,7 +70,9 @@ def guarded_step(
     accepted = jnp.all(finite)
     reverted = eqx.tree_at(lambda state: state.step, old, old.step + 1)
     first = jnp.logical_and(~accepted, health.rejected == 0)
-    if algorithm.compile_quickly(family):
+    if algorithm.guards_itself:
+        kept = new
+    elif algorithm.compile_quickly(family):
         # Selections compile to a program for each leaf; a conditional to none, at the price of one more branch.
         kept = jax.lax.cond(accepted, lambda: new, lambda: reverted)
     else:
@@ -88,14 +93,14 @@ def guarded_step(
 
 def affordable(algorithm: AbstractAlgorithm, carry: Carry, gradient_budget: Count) -> Flag:
     """Whether the budget of gradient evaluations pays for the next step."""
-    return carry.health.gradient_evaluations + algorithm.num_draws(carry.state.step) <= gradient_budget
+    return carry.health.gradient_evaluations + algorithm.draws_at(carry.state.step) <= gradient_budget
 
 
 def _advance(
     key: RandomKey,
     algorithm: AbstractAlgorithm,
-    target: AbstractTarget,
-    family: AbstractFamily,
+    target: Objective,
+    family: Space,
     carry: Carry,
     last_step: Count,
     gradient_budget: Count,
@@ -122,8 +127,8 @@ optimised_loop, quick_loop = eqx.filter_jit(_advance), quick_jit(_advance)
 def advance(
     key: RandomKey,
     algorithm: AbstractAlgorithm,
-    target: AbstractTarget,
-    family: AbstractFamily,
+    target: Objective,
+    family: Space,
     carry: Carry,
     last_step: Count,
     gradient_budget: Count,

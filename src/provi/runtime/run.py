@@ -14,21 +14,20 @@ from provi.algorithms.base import AbstractAlgorithm, without_guarantee
 from provi.core.checks import check_count
 from provi.core.outcomes import Outcome
 from provi.core.precision import double_precision
-from provi.families.base import AbstractFamily
 from provi.runtime.budget import Budget
 from provi.runtime.checkpoint import fingerprint, load_checkpoint, save_checkpoint
 from provi.runtime.history import History, recorded_steps
 from provi.runtime.loop import (
     LARGEST_REJECTIONS,
-    QUANTITIES,
     Carry,
+    Objective,
+    Space,
     advance,
     affordable,
     estimate_elbo,
     initial_carry,
 )
 from provi.runtime.progress import ProgressBar
-from provi.targets.base import AbstractTarget
 
 _NO_LIMIT = 2**62
 _BLOCK_SECONDS = 0.5  # how long the compiled loop may go without reporting to the host
@@ -56,8 +55,8 @@ class Run:
 @double_precision
 def run(
     algorithm: AbstractAlgorithm,
-    target: AbstractTarget,
-    family: AbstractFamily,
+    target: Objective,
+    family: Space,
     start: Any,
     *,
     seed: int,
@@ -83,7 +82,7 @@ def run(
     num_steps = min(check_count("num_steps", num_steps), budget.steps or num_steps)
     driver = _Driver(algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop)
     driver.prepare(start, resume)
-    first_batch = int(algorithm.num_draws(jnp.zeros((), int)))
+    first_batch = int(algorithm.draws_at(jnp.zeros((), int)))
     if budget.gradients is not None and budget.gradients < first_batch:
         raise ValueError(
             f"budget={budget.gradients} gradient evaluations do not pay for one step of {first_batch} draws."
@@ -211,7 +210,7 @@ class _Driver:
 
     def result(self, outcome: Outcome) -> Run:
         state, health = self.carry.state, self.carry.health
-        message = _message(outcome, health)
+        message = _message(outcome, health, self.parts[0].quantities)
         elbo = self.history["elbo"]
         # A log density can be NaN where its gradient is finite: then every step looks good and the ELBO tells.
         if len(elbo) and not np.isfinite(elbo[-1]) and outcome is not Outcome.NONFINITE:
@@ -238,12 +237,12 @@ class _Driver:
         return (float(value), 0.0) if float(error) == 0 and np.isfinite(value) else None
 
 
-def _message(outcome: Outcome, health: Any) -> str:
+def _message(outcome: Outcome, health: Any, quantities: tuple[str, ...]) -> str:
     """The outcome in words, with the place of the first non-finite step if there was one."""
     rejected = int(health.rejected)
     if rejected == 0:
         return outcome.value
     return (
         f"{outcome.value}; {rejected} non-finite step(s) rejected, the first at iteration {int(health.first_step)}, "
-        f"where {QUANTITIES[int(health.first_quantity)]} was not finite"
+        f"where {quantities[int(health.first_quantity)]} was not finite"
     )

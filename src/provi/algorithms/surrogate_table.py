@@ -1,0 +1,103 @@
+"""The table of n surrogates' statistics and its running mean: made in blocks, read and written a batch at a time."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from provi.algorithms.surrogates import AbstractSurrogate
+from provi.core.types import Count, Indices
+
+_BLOCK_BYTES = 2**25
+"""The size of the blocks in which all n terms are worked through."""
+
+
+def num_bytes(shapes: Any) -> int:
+    """The memory that arrays of these shapes take."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+
+
+def block_size(num_terms: int, row: Any, batch: int) -> int:
+    """Terms worked on together when all n are: a batch's worth, and more where their arrays, like `row`, are small."""
+    most = min(num_terms, max(batch, _BLOCK_BYTES // max(1, num_bytes(row))))
+    num_blocks = -(-num_terms // most)
+    return -(-num_terms // num_blocks)
+
+
+def empty_table(num_terms: int, row: Any) -> Any:
+    """Zeros for n terms; `row` holds the shapes of a batch of one."""
+    return jax.tree.map(lambda x: jnp.zeros((num_terms, *x.shape[1:]), x.dtype), row)
+
+
+def empty_mean(row: Any) -> Any:
+    """A mean of no terms: zeros, in single precision at least."""
+    return jax.tree.map(lambda x: jnp.zeros(x.shape[1:], jnp.promote_types(x.dtype, jnp.float32)), row)
+
+
+def take(table: Any, rows: Indices) -> Any:
+    """The entries of `rows`."""
+    # XLA turns a gather of one row into a slice, which it repeats wherever it is used, even after the row has been
+    # overwritten: for that it would copy the whole table at each visit. A gather of two it carries out.
+    twice = jnp.concatenate([rows, rows]) if rows.shape[0] == 1 else rows
+    return jax.tree.map(lambda x: x[twice][: rows.shape[0]], table)
+
+
+def put(table: Any, rows: Indices, new: Any) -> Any:
+    """The table with new entries at `rows`; indices beyond its end are left out. In place inside a compiled loop."""
+    return jax.tree.map(lambda x, y: x.at[rows].set(y.astype(x.dtype), mode="drop"), table, new)
+
+
+def where_rows(keep: Bool[Array, " batch"], new: Any, old: Any) -> Any:
+    """`new` in the rows that are kept, else `old`."""
+    return jax.tree.map(lambda x, y: jnp.where(keep.reshape(-1, *[1] * (x.ndim - 1)), x, y), new, old)
+
+
+def last_occurrences(rows: Indices) -> Bool[Array, " batch"]:
+    """False where an index comes again later in the batch: each term's surrogate is replaced once a visit."""
+    if rows.shape[0] == 1:
+        return jnp.ones(1, bool)
+    order = jnp.argsort(rows, stable=True)
+    ordered = rows[order]
+    last = jnp.concatenate([ordered[1:] != ordered[:-1], jnp.ones(1, bool)])
+    return jnp.zeros(rows.shape[0], bool).at[order].set(last)
+
+
+def fold_blocks(num_terms: int, block: int, wanted: Any, body: Callable[..., Any], start: Any) -> Any:
+    """`body(block number, rows, real, carry)` over all n terms in blocks if the flag `wanted` holds, else `start`.
+
+    `real` is False for places beyond the last term, whose index is n - 1. A loop without turns, unlike a conditional,
+    leaves the table where it is.
+    """
+
+    def turn(k: Count, carry: Any) -> Any:
+        places = k * block + jnp.arange(block)
+        return body(k, jnp.minimum(places, num_terms - 1), places < num_terms, carry)
+
+    num_blocks = jnp.where(wanted, -(-num_terms // block), 0)
+    return jax.lax.fori_loop(jnp.zeros_like(num_blocks), num_blocks, turn, start)
+
+
+def add_rows(surrogate: AbstractSurrogate, mean: Any, rows: Any, real: Bool[Array, " batch"]) -> Any:
+    """The running mean after the real ones of these rows' statistics were counted in."""
+    zero = jax.tree.map(jnp.zeros_like, rows)
+    return as_like(mean, surrogate.merge(mean, zero, where_rows(real, rows, zero)))
+
+
+def summed_again(surrogate: AbstractSurrogate, table: Any, mean: Any, wanted: Any) -> Any:
+    """The mean from the table, free of what rounding has added up, if the flag `wanted` holds; else `mean`."""
+    block = block_size(surrogate.num_terms, mean, 1)
+    start = jax.tree.map(lambda m: jnp.where(wanted, jnp.zeros_like(m), m), mean)
+    return fold_blocks(
+        surrogate.num_terms,
+        block,
+        wanted,
+        lambda k, rows, real, mean: add_rows(surrogate, mean, take(table, rows), real),
+        start,
+    )
+
+
+def as_like(like: Any, new: Any) -> Any:
+    """`new` in the floating types of `like`, which a loop's state must keep."""
+    return jax.tree.map(lambda x, y: jnp.asarray(y, x.dtype), like, new)

@@ -1,0 +1,38 @@
+"""Minimising a plain sum through its surrogates, in one call."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from provi.algorithms.incremental import AbstractIncremental
+from provi.algorithms.surrogates import AbstractSurrogate
+from provi.core.precision import double_precision, floating_dtype
+from provi.families.parameters import AnyParameters
+from provi.runtime.run import Run, run
+
+
+@double_precision
+def minimise_sum(
+    surrogate: AbstractSurrogate,
+    start: Any,
+    algorithm: AbstractIncremental,
+    *,
+    seed: int,
+    num_steps: int,
+    **options: Any,
+) -> Run:
+    r"""Minimise $n^{-1}\sum_iL_i(\theta)$ by `MISO` or `MISSO` from `start`, any pytree of floating arrays.
+
+    `num_steps` visits of a batch each; the first also builds all n surrogates. `options` are those of
+    `provi.runtime.run`: `budget`, `progress`, `checkpoint`, `resume`, `stop`, ...
+
+    **Returns:** a `Run`: `point` are the parameters, `history["elbo"]` is minus the mean surrogate where it is known.
+
+    ```python
+    run = provi.runtime.minimise_sum(surrogate, theta, MISSO(128, num_draws=10), seed=0, num_steps=1000)
+    ```
+    """
+    start = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), floating_dtype(x)), start)
+    return run(algorithm, surrogate, AnyParameters(), start, seed=seed, num_steps=num_steps, **options)
