@@ -1,11 +1,18 @@
-"""The compilation cache: a second process reads what the first one compiled, and a user's own setting stays."""
+"""The compilation cache: a second process reads what the first one compiled, and a user's own setting stays; programs
+that are compiled quickly where the arguments are small."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
 from provi.core import compilation
+from provi.core.compilation import sized_jit
 
 # JAX says through its monitoring events whether a program came from the cache.
 PROGRAM = """
@@ -57,3 +64,22 @@ def test_the_users_own_setting_is_kept_unless_a_folder_is_named(tmp_path):
     assert kept[0] == str(own) and not (tmp_path / "provi").exists()
     named = run(other, JAX_COMPILATION_CACHE_DIR=str(own))
     assert named[0] == str(other) and list(other.iterdir())
+
+
+@pytest.mark.parametrize("size", [10, 20_000])
+def test_sized_programs_agree_and_may_be_called_in_compiled_ones(size):
+    x = jnp.linspace(0.0, 1.0, size)
+    sized = sized_jit(lambda x, y: jnp.sum(jnp.sin(x)) + y)
+    expected = np.sum(np.sin(np.linspace(0, 1, size))) + 2.0
+    np.testing.assert_allclose(sized(x, y=2.0), expected, rtol=1e-12)
+    np.testing.assert_allclose(jax.jit(lambda x: sized(x, 2.0))(x), expected, rtol=1e-12)
+
+
+def test_small_arguments_are_compiled_quickly(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(compilation, "quick_jit", lambda f, **_: lambda *a: chosen.append("quick"))
+    monkeypatch.setattr(compilation.eqx, "filter_jit", lambda f, **_: lambda *a: chosen.append("ordinary"))
+    sized = sized_jit(lambda x: x)
+    sized(np.zeros(10_000))
+    sized(np.zeros(10_001))
+    assert chosen == ["quick", "ordinary"]

@@ -8,13 +8,21 @@ if TYPE_CHECKING:
     from provi.models.gp_classifier import GPClassifier
     from provi.models.gp_regressor import GPRegressor
     from provi.models.latent_dirichlet_allocation import LatentDirichletAllocation
+    from provi.models.missing_logistic_regression import MissingLogisticRegression
 
-__all__ = ["GPClassifier", "GPRegressor", "LatentDirichletAllocation", "VariationalGaussianMixture"]
+__all__ = [
+    "GPClassifier",
+    "GPRegressor",
+    "LatentDirichletAllocation",
+    "MissingLogisticRegression",
+    "VariationalGaussianMixture",
+]
 
 _FILES = {
     "GPClassifier": "provi.models.gp_classifier",
     "GPRegressor": "provi.models.gp_regressor",
     "LatentDirichletAllocation": "provi.models.latent_dirichlet_allocation",
+    "MissingLogisticRegression": "provi.models.missing_logistic_regression",
     "VariationalGaussianMixture": "provi.models.gaussian_mixture",
 }
 

@@ -3,8 +3,7 @@ r"""One iteration of the exact solver: which point to try next, and whether to k
 From a point the attempts are, in this order: Newton steps of length $1, \frac12, \ldots, \frac1{16}$ where the observed
 information is available and positive definite; an extrapolation of the last two EM steps; an EM step whose
 coefficients make a Newton step; an EM step whose coefficients make Boehning's step, which cannot descend. Each costs
-one evaluation of the statistics, and is kept if the objective does not fall. A covariance that is not positive definite
-has the objective NaN, and is not kept.
+one evaluation of the statistics, and is kept if the objective does not fall and the covariance is positive definite.
 """
 
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float, Int
 
 from provi.models.missing.conditional import Parameters, Rows
-from provi.models.missing.information import louis_information
+from provi.models.missing.information import complete_information, louis_information
 from provi.models.missing.likelihood import ExpectedStatistics, expected_statistics, score_from_statistics
 from provi.models.missing.parameter_vector import flatten_parameters, fold_symmetric, unflatten_parameters
 
@@ -99,6 +98,8 @@ class ExactAscent(eqx.Module):
         value = self.objective(candidate, statistics)
         promised = jnp.where(state.attempt < _EXTRAPOLATION, 1e-4 * _length(state) * state.decrement, 0)
         ascends = value >= state.objective + promised - rounding_error(state.objective)
+        # Where no row is complete an indefinite covariance may have a likelihood, and a high one.
+        ascends = ascends & jnp.all(jnp.isfinite(jnp.linalg.cholesky(candidate.covariance)))
 
         def keep(state: AscentState) -> AscentState:
             gains = jnp.stack([value - state.objective, state.gains[0]])
@@ -145,39 +146,73 @@ class ExactAscent(eqx.Module):
         """The first attempt from a new point, and the estimated gap there."""
         direction, eigenvalue = _extrapolate(flatten_parameters(state.parameters), *state.before)
         pair = state.plain >= 2
-        rate = jnp.where(pair, jnp.maximum(state.gains[0] / state.gains[1], eigenvalue**2), state.rate)
-        # Aitken: gains that shrink by the rate add up to this.
-        gap = jnp.where(pair & (rate < 1), state.gains[0] * rate / (1 - rate), np.inf)
+        # The pair after an extrapolation may miss the slowest direction, which an earlier one saw.
+        seen = jnp.maximum(jnp.maximum(state.gains[0] / state.gains[1], eigenvalue**2), 0.9 * state.rate)
+        rate = jnp.where(pair, seen, state.rate)
+        # Aitken: gains that shrink by the rate add up to this. And what the extrapolation and the pair gained.
+        cycle = state.objective - state.trace[state.iterations - 3]
+        to_come = state.gains[0] * rate / (1 - rate) + cycle
+        gap = jnp.where(pair & (rate < 1) & (state.iterations >= 5), to_come, np.inf)
         attempt, decrement = jnp.where(pair, _EXTRAPOLATION, _EM), state.decrement
         plain = jnp.where(pair, 0, state.plain)
         if self.newton:
             near = state.gains[0] <= _NEAR * self.rows.values.shape[0]
-            nothing = (jnp.zeros_like(direction), jnp.full_like(decrement, np.nan))
-            newton, decrement = jax.lax.cond(near, lambda s: self._newton_step(s), lambda _: nothing, state)
+            nothing = (jnp.zeros_like(direction), jnp.full_like(decrement, np.nan), jnp.zeros((), bool))
+            newton, decrement, concave = jax.lax.cond(near, lambda s: self._newton_step(s), lambda _: nothing, state)
             usable = decrement >= 0
             direction = jnp.where(usable, newton, direction)
-            attempt, gap = jnp.where(usable, _NEWTON, attempt), jnp.where(usable, 0.5 * decrement, gap)
+            attempt = jnp.where(usable, _NEWTON, attempt)
+            # Without Aitken: EM passes saddle points with small gains that shrink, and grow again.
+            gap = jnp.where(usable & concave, decrement * self._caution(state, newton), np.inf)
         return eqx.tree_at(
             lambda s: (s.rate, s.gap, s.attempt, s.plain, s.direction, s.decrement),
             state,
             (rate, gap, attempt, plain, direction, decrement),
         )
 
-    def _newton_step(self, state: AscentState) -> tuple[Array, Array]:
-        r"""$I^{-1}g$ and $g'I^{-1}g$; NaN where $I$ is not positive definite."""
-        gradient = score_from_statistics(state.parameters, state.statistics, self.rows.values.shape[0])
-        coefficients = gradient.coefficients - self.penalty * state.parameters.coefficients
+    def _caution(self, state: AscentState, step: Array) -> Array:
+        """The gap in Newton decrements: half of one where the likelihood is quadratic, and 1 leaves room. Coefficients
+        on their way to infinity, which the step moves outwards, have about one, and up to two were seen.
+        """
+        return jnp.where(growth(state.parameters.coefficients, step) > 0.01, 2, 1)
+
+    def _newton_step(self, state: AscentState) -> tuple[Array, Array, Array]:
+        r"""$d = (I + \lambda I_c)^{-1}g$, $g'd$, and whether $I$ is positive definite, which is where $\lambda = 0$.
+
+        Else $\lambda$ is the first of $10^{-3}, 10^{-2}, \ldots$ with a positive definite matrix; $I_c$ is the
+        information of complete rows, with which alone the step would be one of EM. NaN if there is none.
+        """
+        parameters, n = state.parameters, self.rows.values.shape[0]
+        gradient = score_from_statistics(parameters, state.statistics, n)
+        coefficients = gradient.coefficients - self.penalty * parameters.coefficients
         flat = jnp.concatenate([coefficients, gradient.mean, fold_symmetric(gradient.covariance)])
-        information = louis_information(state.parameters, self.rows)
         places = np.arange(self.penalty.shape[0])
-        information = information.at[places, places].add(self.penalty)
-        direction = cho_solve(cho_factor(information, lower=True), flat)
-        return direction, flat @ direction
+        information = louis_information(parameters, self.rows).at[places, places].add(self.penalty)
+
+        def solve(shift: Array) -> Array:
+            complete = complete_information(parameters, state.statistics.curvature, n)
+            return cho_solve(cho_factor(information + shift * complete, lower=True), flat)
+
+        def larger(tried: tuple[Array, Array]) -> tuple[Array, Array]:
+            shift = jnp.maximum(10 * tried[0], 1e-3)
+            return shift, solve(shift)
+
+        start = (jnp.zeros((), flat.dtype), cho_solve(cho_factor(information, lower=True), flat))
+        shift, direction = jax.lax.while_loop(
+            lambda tried: ~jnp.all(jnp.isfinite(tried[1])) & (tried[0] < 10), larger, start
+        )
+        return direction, flat @ direction, shift == 0
 
 
 def _length(state: AscentState) -> Array:
     """Of the step along the direction: shorter with each Newton step refused, 1 in an extrapolation."""
     return jnp.where(state.attempt < _EXTRAPOLATION, 0.5 ** state.attempt.astype(state.direction.dtype), 1)
+
+
+def growth(coefficients: Array, step: Array) -> Array:
+    """How much longer, relative to their length, a step that begins with theirs makes the coefficients."""
+    size = jnp.maximum(jnp.sum(coefficients**2), jnp.finfo(coefficients.dtype).tiny)
+    return jnp.dot(step[: coefficients.shape[0]], coefficients) / size
 
 
 def rounding_error(objective: Array) -> Array:

@@ -7,11 +7,14 @@ candidate and keeps it only if the objective $\ell(\theta) - \frac12\sum_j\lambd
   expected complete-data likelihood. If that overshoots, Boehning's step, whose matrix
   $\frac14\sum_iE\tilde z_i\tilde z_i'$ bounds the curvature, cannot.
 * *Extrapolation* (SQUAREM) of every two EM steps in a row.
-* *Newton*: once an iteration gains little, $\theta + 2^{-k}I^{-1}g$ with the observed information $I$, if it is
-  positive definite and some $k < 5$ ascends (a covariance that is not positive definite has no likelihood); else EM.
+* *Newton*: once an iteration gains little, $\theta + 2^{-k}(I + \lambda I_c)^{-1}g$, with the observed information $I$
+  and that of complete rows $I_c$; $\lambda = 0$ if $I$ is positive definite, else a little more than it takes. If no
+  $k < 5$ ascends, EM.
 
-The gap to the maximum is estimated by half the Newton decrement $g'I^{-1}g$; without $I$ (many columns, or a
-constrained covariance) by Aitken's sum of the gains to come, $\Delta r/(1 - r)$ for gains that shrink by $r$.
+The gap to the maximum is half the Newton decrement $g'I^{-1}g$ where the likelihood is quadratic; to be safe all of it
+is reported, twice it where coefficients grow to infinity, and infinity where $I$ is not positive definite: a saddle
+point is no maximum. Without $I$ (many columns, or a constrained covariance) the estimate is Aitken's sum of the gains
+to come, $\Delta r/(1 - r)$ for gains that shrink by $r$.
 """
 
 from collections.abc import Callable
@@ -25,7 +28,7 @@ from jaxtyping import Array
 
 from provi.core.precision import double_precision
 from provi.models.missing.conditional import Parameters, Rows
-from provi.models.missing.exact_ascent import STUCK, AscentState, ExactAscent, rounding_error
+from provi.models.missing.exact_ascent import STUCK, AscentState, ExactAscent, growth, rounding_error
 from provi.models.missing.likelihood import conditional_log_likelihoods
 
 
@@ -95,9 +98,8 @@ def solve_exact(
     size = max(1024, 1 << int(max_iter).bit_length())
     ascent = ExactAscent(rows, jnp.asarray(weights, dtype), covariance_step)
     state, growing = _solve(ascent, start, jnp.asarray(tol, dtype), jnp.asarray(max_iter), size)
-    # Every row on the right side of the boundary.
-    separated = bool(growing) and bool(jnp.all(conditional_log_likelihoods(state.parameters, rows) > np.log(0.5)))
-    gap, steps = float(state.gap) * (2 if separated else 1), max(int(state.iterations), 0)
+    separated = _is_separated(state.parameters, rows, float(growing))
+    gap, steps = float(state.gap), max(int(state.iterations), 0)
     converged = bool(gap <= _reachable(tol, state.objective))
     return Solution(
         state.parameters,
@@ -111,18 +113,38 @@ def solve_exact(
     )
 
 
+def _is_separated(parameters: Parameters, rows: Rows, growing: float) -> bool:
+    r"""Whether the coefficients are on their way to infinity.
+
+    Either all rows are on the right side of the boundary, and the likelihood rises like $-e^{-t}$ where the step is
+    $1/t$ of the coefficients; or only the complete ones are, and the labels of the others become
+    $\Phi(\mu/s)$: it rises like $-1/t$ or $-1/t^2$, where Newton's step is $\frac12$ or $\frac13$ of them.
+    """
+    slope = np.asarray(parameters.coefficients)[1:]
+    certain = slope @ np.asarray(parameters.covariance) @ slope > 100
+    if growing > 0.1 and certain:
+        return True
+    return growing > 0.01 and bool(jnp.all(conditional_log_likelihoods(parameters, rows) > np.log(0.5)))
+
+
 def _message(converged: bool, separated: bool, stuck: bool, steps: int, gap: float) -> str:
     if separated and converged:
         return (
-            f"the labels are separated by the covariates: the coefficients have no finite maximum; stopped {gap:.1e} "
-            "nats below the supremum. Give a penalty for finite coefficients."
+            "the labels are separated by the covariates, where these are observed: the coefficients have no finite "
+            f"maximum; stopped {gap:.1e} nats below the supremum. Give a penalty for finite coefficients."
         )
     if converged:
         return f"converged after {steps} iterations, an estimated {gap:.1e} nats below the maximum"
     if stuck:
         return (
             f"no step ascends after {steps} iterations: the covariance of the covariates is singular (a constant or "
-            "repeated column, or more columns than rows), or the tolerance is below the rounding error"
+            "repeated column, more columns than rows, or columns seldom observed together), or the tolerance is below "
+            "the rounding error"
+        )
+    if np.isinf(gap) and steps > 100:
+        return (
+            f"stopped after {steps} iterations where the likelihood is not concave: it may rise for ever towards a "
+            "singular covariance or infinite coefficients, as columns seldom observed together allow; or raise max_iter"
         )
     return f"stopped after {steps} iterations, an estimated {gap:.1e} nats below the maximum: raise max_iter"
 
@@ -134,14 +156,14 @@ def _reachable(tol: Any, objective: Array) -> Array:
 
 @eqx.filter_jit
 def _solve(ascent: ExactAscent, start: Parameters, tol: Array, max_iter: Array, trace_size: int) -> tuple:
-    """The last state, and whether the coefficients would still grow by a hundredth."""
+    """The last state, and the share by which the next step would let the coefficients grow."""
 
     def unfinished(state: AscentState) -> Array:
-        # A separated likelihood rises like -exp(-t), whose gap is the whole decrement: hence half of tol.
-        done = state.gap <= _reachable(tol / 2, state.objective)
+        done = state.gap <= _reachable(tol, state.objective)
         return ~done & (state.attempt < STUCK) & (state.iterations < max_iter)
 
     state = jax.lax.while_loop(unfinished, lambda s: ascent.iterate(s), ascent.begin(start, trace_size))
     coefficients = state.parameters.coefficients
     step = ascent.coefficient_step(state.parameters, state.statistics, False)
-    return state, jnp.dot(step, coefficients) > 0.01 * jnp.sum(coefficients**2)
+    planned = jnp.where(state.decrement >= 0, growth(coefficients, state.direction), 0) if ascent.newton else 0
+    return state, jnp.maximum(growth(coefficients, step), planned)

@@ -28,6 +28,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import block_diag
 from jaxtyping import Array, Bool, Float
 
 from provi.core.logistic_normal_ratios import SigmoidMeanRatios, sigmoid_mean_ratios
@@ -140,6 +141,20 @@ def _louis_sums(terms: _RowTerms, variance_gradient: Float[Array, "k q"], rows: 
     each = weight * jnp.concatenate([*each, omega[:, row] * omega[:, column]], axis=1)
     sums = jax.ops.segment_sum(each, rows.pattern, num_segments=rows.patterns.shape[0])
     return centre_gradient.T @ partner, sums
+
+
+def complete_information(
+    parameters: Parameters, curvature: Float[Array, "p_plus_1 p_plus_1"], num_rows: int
+) -> Float[Array, "q q"]:
+    r"""The information that complete rows would have, positive definite always.
+
+    `curvature` is $E\,\sigma'\tilde z\tilde z'$ a row, of $\delta$. $\beta$ has $n\Omega^{-1}$ and $\Omega$ the form
+    $\frac n2\mathrm{tr}[\Omega^{-1}d\Omega\,\Omega^{-1}d\Omega]$, as where the rows have the moments $\beta, \Omega$.
+    """
+    inverse = jnp.linalg.inv(parameters.covariance)
+    quartic = fold_symmetric(jnp.einsum("bc,da->abcd", inverse, inverse))
+    quartic = fold_symmetric(jnp.moveaxis(quartic, -1, 0)) / 2
+    return num_rows * block_diag(curvature, inverse, quartic)
 
 
 @eqx.filter_jit

@@ -1,0 +1,85 @@
+"""The solvers of `MissingLogisticRegression` behind one call."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float
+
+from provi.core.memory import available_bytes
+from provi.models.missing.conditional import Parameters, Rows
+from provi.models.missing.exact_solver import initial_parameters, solve_exact
+from provi.models.missing.factor_covariance import factor_covariance
+from provi.models.missing.likelihood import log_likelihood
+from provi.models.missing.options import Options
+from provi.models.missing.stochastic_solvers import StochasticSolution, solve_mcem, solve_misso, solve_saem
+from provi.runtime.progress import ProgressBar
+
+_BURN_IN = 10
+"""Passes of SAEM before it begins to average: without them it never leaves its start behind."""
+
+
+class FactorStep(eqx.Module):
+    """S -> the Omega = Lambda Lambda' + Psi of this rank that fits it best: the M-step of a low-rank covariance."""
+
+    rank: int = eqx.field(static=True)
+
+    def __call__(self, S: Float[Array, "p p"]) -> Float[Array, "p p"]:
+        return factor_covariance(S, self.rank)
+
+
+@dataclasses.dataclass(frozen=True)
+class Solved:
+    """What every solver says: `monte_carlo_error` of the coefficients is 0, `acceptance` NaN, without draws."""
+
+    parameters: Parameters
+    log_likelihood: float
+    passes: int
+    gap: float
+    converged: bool
+    message: str
+    monte_carlo_error: np.ndarray
+    acceptance: float
+
+
+def solve(rows: Rows, options: Options, penalty: np.ndarray) -> Solved:
+    """Run `options.solver` from the observed means and variances; refuses a table that memory does not hold."""
+    if options.solver == "misso":
+        check_table_fits(*rows.values.shape)
+    start = initial_parameters(rows)
+    step = None if options.rank is None else FactorStep(options.rank)
+    shared: Any = {"penalty": penalty, "tol": options.tol, "covariance_step": step}
+    if options.solver == "exact":
+        found = solve_exact(rows, start, max_iter=options.max_iter, **shared)
+        errors, acceptance, passes = np.zeros(len(penalty)), np.nan, found.iterations
+        value = found.log_likelihood
+    else:
+        found = _solve_with_draws(rows, start, options, shared)
+        errors, acceptance, passes = np.asarray(found.monte_carlo_error), float(found.acceptance), found.passes
+        value = float(log_likelihood(found.parameters, rows))
+    gap, converged = float(found.gap_estimate), bool(found.converged)
+    return Solved(found.parameters, value, passes, gap, converged, found.message, errors, acceptance)
+
+
+def _solve_with_draws(rows: Rows, start: Parameters, options: Options, shared: dict[str, Any]) -> StochasticSolution:
+    shared |= {name: getattr(options, name) for name in ("surrogate", "sampler", "num_draws", "seed")}
+    with ProgressBar(options.max_iter, options.progress) as bar:
+        shared |= {"max_passes": options.max_iter, "record": lambda passes, _: bar.update(passes, None)}
+        if options.solver == "mcem":
+            return solve_mcem(rows, start, **shared)
+        if options.solver == "saem":
+            return solve_saem(rows, start, burn_in=_BURN_IN, **shared)
+        size = {"batch": options.batch} if isinstance(options.batch, int) else {"share": options.batch}
+        return solve_misso(rows, start, **size, **shared)
+
+
+def check_table_fits(num_rows: int, num_columns: int) -> None:
+    """MISSO keeps E z, E zz', A and h of each row, p + p^2 + (p + 1)^2 + p + 1 numbers, and a copy while it writes."""
+    p = num_columns
+    needed = 2 * 8 * num_rows * (p + p**2 + (p + 1) ** 2 + p + 1)
+    if needed > available_bytes():
+        raise ValueError(
+            f"solver='misso' keeps statistics of each row, about {needed / 2**30:.1f} GiB for {num_rows} rows and {p} "
+            f"columns, and there are {available_bytes() / 2**30:.1f} GiB: take solver='exact' or 'mcem'."
+        )
