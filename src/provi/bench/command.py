@@ -102,6 +102,30 @@ def gp_sparse(methods: Methods = None, seconds: Seconds = 120.0, python: Pythons
     _keep("gp-sparse", rows, output)
 
 
+@app.command()
+def missing(
+    quick: Annotated[bool, typer.Option("--quick", help="One data set of the first problem.")] = False,
+    problems: Problems = None,
+    methods: Methods = None,
+    seconds: Seconds = 120.0,
+    python: Pythons = None,
+    output: Output = None,
+) -> None:
+    """Logistic regression with missing covariates: time of a fit and gap to the exact maximum, beside others."""
+    from provi.bench import tables
+    from provi.bench.missing import measure_missing, missing_cells, missing_verdicts
+    from provi.bench.missing_methods import MISSING_METHODS, MISSING_PROBLEMS
+
+    chosen = _found(_chosen("methods", methods, MISSING_METHODS), python)
+    groups = _load("problems", ["10%"] if quick and not problems else problems, MISSING_PROBLEMS)
+    made = [problem for group in groups for problem in (group[:1] if quick else group)]
+    rows = measure_missing(made, chosen, seconds, typer.echo)
+    for name, group in tables.by_problem(rows).items():
+        tables.print_cells(f"{name}: seconds without (with) compilation", missing_cells(group))
+        typer.echo("\n".join(missing_verdicts(group)))
+    _keep("missing", rows, output)
+
+
 def _chosen(option: str, names: list[str] | None, table: Mapping[str, Any]) -> list[Any]:
     unknown = [name for name in names or () if name not in table]
     if unknown:

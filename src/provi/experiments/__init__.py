@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from provi.experiments import (
+    misso_figure1,
     mpsgd_figure1,
     mpsgd_figure2,
     mpsgd_figure3,
@@ -14,6 +15,7 @@ from provi.experiments import (
 from provi.experiments.report import Claim, Report
 
 EXPERIMENTS: dict[str, Callable[..., Report]] = {
+    "misso-figure1": misso_figure1.run,
     "mpsgd-figure1": mpsgd_figure1.run,
     "mpsgd-figure2": mpsgd_figure2.run,
     "mpsgd-figure3": mpsgd_figure3.run,
