@@ -14,7 +14,15 @@ from provi.bench.missing_problem import MissingProblem
 from provi.data.synthetic_missing import synthetic_missing
 from provi.experiments import EXPERIMENTS
 from provi.experiments.misso_claims import claims, median_passes
-from provi.experiments.misso_holdout import COMPLETE, MEANS, MODEL, HoldOut, hold_out
+from provi.experiments.misso_holdout import (
+    COMPLETE,
+    MEANS,
+    MEANS_INDICATORS,
+    MODEL,
+    MODEL_INDICATORS,
+    HoldOut,
+    hold_out,
+)
 from provi.experiments.misso_measure import LATE_SAEM, MCEM, MISSO1, MISSO10, MISSO50, SAEM, SOLVERS, Curve, follow
 from provi.experiments.misso_picture import LOOKS
 from provi.experiments.misso_problem import synthetic_problem
@@ -76,7 +84,8 @@ def test_a_run_that_breaks_off_never_settles(task, monkeypatch):
 
 
 def scores(model, means, complete=(0.7, 0.7), seconds=1.0):
-    return HoldOut("d", {MODEL: np.array(model), MEANS: np.array(means), COMPLETE: np.array(complete)}, seconds)
+    losses = {MODEL: model, MEANS: means, COMPLETE: complete, MODEL_INDICATORS: (0.45, 0.55), MEANS_INDICATORS: model}
+    return HoldOut("d", {name: np.array(values) for name, values in losses.items()}, seconds)
 
 
 def test_verdicts_follow_their_rules(task):
@@ -84,6 +93,8 @@ def test_verdicts_follow_their_rules(task):
     others = [made_up(MCEM, [9, 2, 0.9, 0.05], task.title), made_up(SAEM, [9, 8, 7, 6], task.title)]
     better = scores([0.5, 0.6], [0.6, 0.71])
     assert [c.verdict for c in claims([task], quick + others, [better])] == ["holds"] * 4
+    evidence = claims([task], quick + others, [better])[2].evidence
+    assert "both with indicators of missing entries 0.50000 against 0.55000, difference -0.05000 -+ 0.00000" in evidence
     level = [made_up(MISSO10, [9, 2, 0.9, 0.09], task.title)]
     found = claims([task], level + others, [scores([0.5, 0.6], [0.4, 0.72], seconds=61.0)])
     assert [claim.verdict for claim in found] == ["does not hold"] * 4
@@ -96,13 +107,17 @@ def test_verdicts_follow_their_rules(task):
 class FilledWithMeans:
     """Stands for the model: what mean imputation does, by other means."""
 
+    def __init__(self, missing_indicators=False):
+        self.indicators = missing_indicators
+
     def fit(self, features, response):
         self.means = np.nanmean(features, axis=0)
         self.inner = LogisticRegression(C=np.inf, max_iter=1000, tol=1e-10).fit(self.filled(features), response)
         return self
 
     def filled(self, features):
-        return np.where(np.isnan(features), self.means, features)
+        missing = np.isnan(features)
+        return np.hstack([np.where(missing, self.means, features), missing[:, : 3 * self.indicators]])
 
     def predict_proba(self, features):
         return self.inner.predict_proba(self.filled(features))
@@ -113,6 +128,8 @@ def test_held_out_losses_are_those_of_the_rows_left_out(monkeypatch):
     table = synthetic_missing(3, 200, 3, 0.2)
     score = hold_out("d", table.features, table.response, 3, 5)
     np.testing.assert_allclose(score.losses[MODEL], score.losses[MEANS], atol=1e-4)
+    np.testing.assert_allclose(score.losses[MODEL_INDICATORS], score.losses[MEANS_INDICATORS], atol=1e-4)
+    assert (np.abs(score.losses[MODEL_INDICATORS] - score.losses[MODEL]) > 1e-3).any()
     assert len(set(score.losses[MEANS])) == 3 and score.seconds > 0
     order = np.random.default_rng([5, 1]).permutation(200)
     test, train = order[:40], order[40:]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from provi.experiments.misso_holdout import COMPLETE, MEANS, MODEL, HoldOut
+from provi.experiments.misso_holdout import COMPLETE, MEANS, MEANS_INDICATORS, MODEL, MODEL_INDICATORS, HoldOut
 from provi.experiments.misso_measure import LATE_SAEM, MCEM, MISSO1, MISSO10, MISSO50, SAEM, Curve
 from provi.experiments.misso_problem import Problem
 from provi.experiments.report import Claim
@@ -46,6 +46,7 @@ def _passes_claim(task: Problem, curves: Sequence[Curve], level: float) -> Claim
 def _worth(score: HoldOut) -> list[Claim]:
     means, of_means = score.difference(MEANS)
     cases, of_cases = score.difference(COMPLETE)
+    both, of_both = score.difference(MEANS_INDICATORS, MODEL_INDICATORS)
     loss = {name: float(values.mean()) for name, values in score.losses.items()}
     return [
         Claim.of(
@@ -54,6 +55,8 @@ def _worth(score: HoldOut) -> list[Claim]:
             means + 2 * of_means < 0,
             f"{loss[MODEL]:.5f} against {loss[MEANS]:.5f} nats a row, difference {means:.5f} -+ {of_means:.5f}; "
             f"complete cases {loss[COMPLETE]:.5f}, difference {cases:.5f} -+ {of_cases:.5f}; "
+            f"both with indicators of missing entries {loss[MODEL_INDICATORS]:.5f} against "
+            f"{loss[MEANS_INDICATORS]:.5f}, difference {both:.5f} -+ {of_both:.5f}; "
             f"{len(score.losses[MODEL])} splits.",
         ),
         Claim.of(

@@ -17,7 +17,8 @@ from provi.core.checks import check_count
 from provi.core.precision import double_precision
 from provi.models.missing.conditional import Parameters, make_rows
 from provi.models.missing.estimation import Estimates, estimate
-from provi.models.missing.labels import match_labels, read_labels, shown
+from provi.models.missing.indicators import add_indicators
+from provi.models.missing.labels import match_labels, read_labels
 from provi.models.missing.options import read_options
 from provi.models.missing.prediction import draw_missing, log_odds
 from provi.models.missing.reading import (
@@ -29,7 +30,7 @@ from provi.models.missing.reading import (
     read_columns,
     refuse_singular,
 )
-from provi.models.missing.summary import CoefficientSummary
+from provi.models.missing.summary import CoefficientSummary, summarise
 
 
 class MissingLogisticRegression(ClassifierMixin, BaseEstimator):
@@ -52,16 +53,19 @@ class MissingLogisticRegression(ClassifierMixin, BaseEstimator):
     - `C`: adds $-|\delta|^2/(2C)$ to the log-likelihood, as in scikit-learn; infinite: maximum likelihood.
     - `rank`: None for any covariance of the columns; a number for $\Lambda\Lambda' + \Psi$ with as many factors and
       $\Psi$ diagonal: for many columns, more than rows even.
+    - `missing_indicators`: whether indicators of missing entries enter the linear predictor, of columns with 1% to 99%
+      missing: for data where it says something about y that an entry is missing.
     - `tol`: the fit ends when the log-likelihood is estimated to be within `tol` nats of its maximum: then every
       parameter is within $\sqrt{2\,\mathrm{tol}}$ standard errors of its value there. `max_iter`: passes at most.
     - `progress`: whether to show a bar. `random_state`: of draws.
 
-    **Attributes:** `coef_`, `intercept_`; `coef_covariance_` and `standard_errors_`, by Louis's formula, intercept
-    first (with finite `C`, of the posterior under the prior $N(0, C)$); `mean_`, `covariance_` of the columns;
-    `log_likelihood_`, $\log p(y, x_\mathrm{obs})$; `conditional_log_likelihood_`, $\log p(y \mid x_\mathrm{obs})$;
-    `aic_`, `bic_`, `num_parameters_`; `gap_`, estimated, in nats; `n_iter_`, `converged_`; `monte_carlo_error_`,
-    standard deviations of the coefficients over the draws, intercept first (0 for `"exact"`); `acceptance_`, of the
-    chains; `separated_`; `classes_`, `n_features_in_`, `feature_names_in_`.
+    **Attributes:** `coef_`, `intercept_`; `indicator_features_`, the columns with indicators, and `indicator_coef_`;
+    `coef_covariance_` and `standard_errors_`, by Louis's formula, intercept first, indicators last (with finite `C`,
+    of the posterior under the prior $N(0, C)$); `mean_`, `covariance_` of the columns; `log_likelihood_`,
+    $\log p(y, x_\mathrm{obs})$, and `conditional_log_likelihood_`, $\log p(y \mid x_\mathrm{obs})$, both given the
+    indicators; `aic_`, `bic_`, `num_parameters_`; `gap_`, estimated, in nats; `n_iter_`, `converged_`;
+    `monte_carlo_error_`, standard deviations of the coefficients over the draws (0 for `"exact"`); `acceptance_`, of
+    the chains; `separated_`; `classes_`, `n_features_in_`, `feature_names_in_`.
 
     Only two classes. A constant column has coefficient 0 and standard error NaN.
     """
@@ -77,6 +81,7 @@ class MissingLogisticRegression(ClassifierMixin, BaseEstimator):
         num_draws: Any = "auto",
         C: Any = np.inf,
         rank: Any = None,
+        missing_indicators: Any = False,
         tol: Any = 0.01,
         max_iter: Any = 1000,
         progress: Any = False,
@@ -89,6 +94,7 @@ class MissingLogisticRegression(ClassifierMixin, BaseEstimator):
         self.num_draws = num_draws
         self.C = C
         self.rank = rank
+        self.missing_indicators = missing_indicators
         self.tol = tol
         self.max_iter = max_iter
         self.progress = progress
@@ -108,10 +114,13 @@ class MissingLogisticRegression(ClassifierMixin, BaseEstimator):
         check_shape(len(Z), len(kept), options.rank)
         if options.rank is None:
             check_independent(Z, kept)
+        if options.missing_indicators:
+            columns = add_indicators(columns, values)
+            Z = columns.standardise(values)
         penalty = np.concatenate([[0.0], 1 / (options.C * columns.scale[columns.kept] ** 2)])
-        found = estimate(make_rows(Z, signs), options, penalty)
+        found = estimate(make_rows(Z, signs), options, penalty, len(columns.indicated))
         if options.rank is None:
-            refuse_singular(np.asarray(found.solved.parameters.covariance), kept)
+            refuse_singular(np.asarray(found.solved.parameters.covariance)[: len(kept), : len(kept)], kept)
         self._store(found, columns, values)
         self._warn(found)
         return self
@@ -133,7 +142,7 @@ class MissingLogisticRegression(ClassifierMixin, BaseEstimator):
         return self.classes_[(odds > 0).astype(int)]
 
     def confidence_intervals(self, level: Any = 0.95) -> np.ndarray:
-        """Wald's intervals, (p + 1) x 2, intercept first: estimate -+ quantile x standard error."""
+        """Wald's intervals, a row a coefficient, intercept first and indicators last: estimate -+ quantile x error."""
         check_is_fitted(self)
         if not 0 < level < 1:
             raise ValueError(f"level must be between 0 and 1, not {level}.")
@@ -143,17 +152,7 @@ class MissingLogisticRegression(ClassifierMixin, BaseEstimator):
     def summary(self, level: Any = 0.95) -> CoefficientSummary:
         """Coefficients, standard errors, tests, intervals and shares of missing entries: print it."""
         intervals = self.confidence_intervals(level)
-        names = getattr(self, "feature_names_in_", [f"x{place}" for place in range(self.coef_.shape[1])])
-        no, yes = map(shown, self.classes_)
-        title = (
-            f"Logistic regression of {yes} against {no}: {self._num_rows} rows, "
-            f"{self._missing_shares.mean():.1%} of the entries missing.\n"
-            f"log p(y, x_obs) {self.log_likelihood_:.2f}, log p(y | x_obs) {self.conditional_log_likelihood_:.2f}, "
-            f"AIC {self.aic_:.1f}, BIC {self.bic_:.1f}; estimated gap to the maximum {self.gap_:.2g} nats."
-        )
-        missing = np.concatenate([[np.nan], self._missing_shares])
-        words = ("(intercept)", *map(str, names))
-        return CoefficientSummary(title, words, self._coefficients(), self.standard_errors_, intervals, missing, level)
+        return summarise(self, self._coefficients(), intervals, self._missing_shares, self._num_rows, level)
 
     @double_precision
     def impute(
@@ -192,7 +191,9 @@ class MissingLogisticRegression(ClassifierMixin, BaseEstimator):
         solved, T = found.solved, columns.transformation()
         parameters = solved.parameters
         coefficients = T @ np.asarray(parameters.coefficients)
-        self.intercept_, self.coef_ = coefficients[:1], coefficients[None, 1:]
+        p = values.shape[1]
+        self.intercept_, self.coef_ = coefficients[:1], coefficients[None, 1 : p + 1]
+        self.indicator_features_, self.indicator_coef_ = columns.indicated, coefficients[p + 1 :]
         self.coef_covariance_ = columns.restore_errors(found.coefficient_covariance)
         self.standard_errors_ = np.sqrt(np.diag(self.coef_covariance_))
         self.mean_ = columns.restore(np.asarray(parameters.mean))
@@ -228,7 +229,7 @@ class MissingLogisticRegression(ClassifierMixin, BaseEstimator):
             )
 
     def _coefficients(self) -> np.ndarray:
-        return np.concatenate([self.intercept_, self.coef_[0]])
+        return np.concatenate([self.intercept_, self.coef_[0], self.indicator_coef_])
 
     def _parameters(self) -> Parameters:
         """In standard units, on the device."""

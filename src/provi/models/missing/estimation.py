@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from provi.models.missing.conditional import Parameters, Rows
 from provi.models.missing.factor_covariance import fit_factors
+from provi.models.missing.indicators import free_parameters, indicator_log_density, information_with_indicators
 from provi.models.missing.information import empirical_information, louis_information
 from provi.models.missing.likelihood import conditional_log_likelihoods, expected_statistics, score
 from provi.models.missing.options import Options
@@ -22,10 +23,11 @@ _MOST_PARAMETERS = 1500
 
 @dataclasses.dataclass(frozen=True)
 class Uncertainty:
-    """The information of all parameters, the penalty's included: see `draw_parameters` for their order."""
+    """The information of all parameters, or of the `free` ones, the penalty's included: see `draw_parameters`."""
 
     information: np.ndarray
     loadings: np.ndarray | None
+    free: np.ndarray | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,11 +42,16 @@ class Estimates:
     separated: bool
 
 
-def estimate(rows: Rows, options: Options, penalty: np.ndarray) -> Estimates:
-    """Fit and describe the fit; `penalty` has an entry for each coefficient, intercept first."""
-    solved = solve(rows, options, penalty)
+def estimate(rows: Rows, options: Options, penalty: np.ndarray, num_indicators: int = 0) -> Estimates:
+    """Fit and describe the fit; `penalty` has an entry for each coefficient, intercept first.
+
+    The last `num_indicators` columns are indicators; the log-likelihood is that of the rest given them.
+    """
+    solved = solve(rows, options, penalty, num_indicators)
     parameters, q = solved.parameters, len(penalty)
-    uncertainty = _uncertainty(parameters, rows, options.rank, penalty)
+    own = indicator_log_density(parameters, rows, num_indicators)
+    solved = dataclasses.replace(solved, log_likelihood=solved.log_likelihood - own)
+    uncertainty = _uncertainty(parameters, rows, options.rank, penalty, num_indicators)
     if uncertainty is None:
         information = np.array(coefficient_information(parameters, rows)) + np.diag(penalty)
     else:
@@ -56,25 +63,30 @@ def estimate(rows: Rows, options: Options, penalty: np.ndarray) -> Estimates:
         coefficient_covariance(information, q),
         uncertainty,
         float(log_probabilities.sum()),
-        count_parameters(q - 1, options.rank),
-        free and is_separated(parameters, rows, information[:q, :q], log_probabilities),
+        count_parameters(q - 1 - num_indicators, options.rank) + num_indicators,
+        free and (solved.diverging or is_separated(parameters, rows, information[:q, :q], log_probabilities)),
     )
 
 
-def _uncertainty(parameters: Parameters, rows: Rows, rank: int | None, penalty: np.ndarray) -> Uncertainty | None:
+def _uncertainty(
+    parameters: Parameters, rows: Rows, rank: int | None, penalty: np.ndarray, num_indicators: int
+) -> Uncertainty | None:
     """By Louis's formula; for factors by the rows' scores, if the rows are many. None if the matrix is too large."""
     num_rows, p = rows.values.shape
-    width = 1 + 2 * p + (p * (p + 1) // 2 if rank is None else p * rank + p)
+    width = 1 + 2 * p + p * rank + p if rank is not None else len(free_parameters(p, num_indicators))
     if width > _MOST_PARAMETERS or (rank is not None and num_rows < 2 * width):
         return None
-    loadings = None
-    if rank is None:
+    loadings, free = None, None
+    if num_indicators:
+        information = information_with_indicators(parameters, rows, num_indicators)
+        free = free_parameters(p, num_indicators)
+    elif rank is None:
         information = np.array(louis_information(parameters, rows))
     else:
         loadings = fit_factors(parameters.covariance, rank).loadings
         information = np.array(empirical_information(parameters, rows, loadings))
     information[np.arange(p + 1), np.arange(p + 1)] += penalty
-    return Uncertainty(information, None if loadings is None else np.asarray(loadings))
+    return Uncertainty(information, None if loadings is None else np.asarray(loadings), free)
 
 
 def count_parameters(num_columns: int, rank: int | None) -> int:

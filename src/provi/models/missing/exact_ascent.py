@@ -70,6 +70,11 @@ class ExactAscent(eqx.Module):
         ridge = 0.5 * jnp.sum(self.penalty * parameters.coefficients**2)
         return self.rows.values.shape[0] * statistics.log_likelihood - ridge
 
+    def rounding_error(self, objective: Array) -> Array:
+        """What the sum over the rows may be off by, and an iterative `covariance_step`: 1e-10 a row."""
+        inexact = 0 if self.covariance_step is None else 1e-10 * self.rows.values.shape[0]
+        return 8 * jnp.finfo(objective.dtype).eps * jnp.abs(objective) + inexact
+
     def begin(self, start: Parameters, trace_size: int) -> AscentState:
         """Nothing known: the first attempt, a step of length zero, is to evaluate the start."""
         flat = flatten_parameters(start)
@@ -97,7 +102,7 @@ class ExactAscent(eqx.Module):
         statistics = expected_statistics(candidate, self.rows)
         value = self.objective(candidate, statistics)
         promised = jnp.where(state.attempt < _EXTRAPOLATION, 1e-4 * _length(state) * state.decrement, 0)
-        ascends = value >= state.objective + promised - rounding_error(state.objective)
+        ascends = value >= state.objective + promised - self.rounding_error(state.objective)
         # Where no row is complete an indefinite covariance may have a likelihood, and a high one.
         ascends = ascends & jnp.all(jnp.isfinite(jnp.linalg.cholesky(candidate.covariance)))
 
@@ -147,11 +152,12 @@ class ExactAscent(eqx.Module):
         direction, eigenvalue = _extrapolate(flatten_parameters(state.parameters), *state.before)
         pair = state.plain >= 2
         # The pair after an extrapolation may miss the slowest direction, which an earlier one saw.
-        seen = jnp.maximum(jnp.maximum(state.gains[0] / state.gains[1], eigenvalue**2), 0.9 * state.rate)
+        ratio = state.gains[0] / jnp.where(state.gains[1] > 0, state.gains[1], np.inf)
+        seen = jnp.maximum(jnp.maximum(ratio, eigenvalue**2), 0.9 * state.rate)
         rate = jnp.where(pair, seen, state.rate)
         # Aitken: gains that shrink by the rate add up to this. And what the extrapolation and the pair gained.
         cycle = state.objective - state.trace[state.iterations - 3]
-        to_come = state.gains[0] * rate / (1 - rate) + cycle
+        to_come = jnp.maximum(state.gains[0] * rate / (1 - rate) + cycle, self.rounding_error(state.objective))
         gap = jnp.where(pair & (rate < 1) & (state.iterations >= 5), to_come, np.inf)
         attempt, decrement = jnp.where(pair, _EXTRAPOLATION, _EM), state.decrement
         plain = jnp.where(pair, 0, state.plain)
@@ -172,9 +178,10 @@ class ExactAscent(eqx.Module):
 
     def _caution(self, state: AscentState, step: Array) -> Array:
         """The gap in Newton decrements: half of one where the likelihood is quadratic, and 1 leaves room. Coefficients
-        on their way to infinity, which the step moves outwards, have about one, and up to two were seen.
+        on their way to infinity, which the step moves outwards, have one where it rises like -exp(-t), two where like
+        -1/t: then 2.5.
         """
-        return jnp.where(growth(state.parameters.coefficients, step) > 0.01, 2, 1)
+        return jnp.where(growth(state.parameters.coefficients, step) > 0.01, 2.5, 1.0)
 
     def _newton_step(self, state: AscentState) -> tuple[Array, Array, Array]:
         r"""$d = (I + \lambda I_c)^{-1}g$, $g'd$, and whether $I$ is positive definite, which is where $\lambda = 0$.
@@ -213,11 +220,6 @@ def growth(coefficients: Array, step: Array) -> Array:
     """How much longer, relative to their length, a step that begins with theirs makes the coefficients."""
     size = jnp.maximum(jnp.sum(coefficients**2), jnp.finfo(coefficients.dtype).tiny)
     return jnp.dot(step[: coefficients.shape[0]], coefficients) / size
-
-
-def rounding_error(objective: Array) -> Array:
-    """What the sum over the rows may be off by."""
-    return 8 * jnp.finfo(objective.dtype).eps * jnp.abs(objective)
 
 
 def _extrapolate(latest: Array, middle: Array, oldest: Array) -> tuple[Array, Array]:

@@ -12,7 +12,7 @@ candidate and keeps it only if the objective $\ell(\theta) - \frac12\sum_j\lambd
   $k < 5$ ascends, EM.
 
 The gap to the maximum is half the Newton decrement $g'I^{-1}g$ where the likelihood is quadratic; to be safe all of it
-is reported, twice it where coefficients grow to infinity, and infinity where $I$ is not positive definite: a saddle
+is reported, 2.5 times it where coefficients grow to infinity, and infinity where $I$ is not positive definite: a saddle
 point is no maximum. Without $I$ (many columns, or a constrained covariance) the estimate is Aitken's sum of the gains
 to come, $\Delta r/(1 - r)$ for gains that shrink by $r$.
 """
@@ -26,9 +26,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from provi.core.compilation import sized_jit
 from provi.core.precision import double_precision
 from provi.models.missing.conditional import Parameters, Rows
-from provi.models.missing.exact_ascent import STUCK, AscentState, ExactAscent, growth, rounding_error
+from provi.models.missing.exact_ascent import STUCK, AscentState, ExactAscent, growth
 from provi.models.missing.likelihood import conditional_log_likelihoods
 
 
@@ -100,7 +101,7 @@ def solve_exact(
     state, growing = _solve(ascent, start, jnp.asarray(tol, dtype), jnp.asarray(max_iter), size)
     separated = _is_separated(state.parameters, rows, float(growing))
     gap, steps = float(state.gap), max(int(state.iterations), 0)
-    converged = bool(gap <= _reachable(tol, state.objective))
+    converged = bool(gap <= _reachable(ascent, tol, state.objective))
     return Solution(
         state.parameters,
         float(state.statistics.log_likelihood) * rows.values.shape[0],
@@ -149,17 +150,17 @@ def _message(converged: bool, separated: bool, stuck: bool, steps: int, gap: flo
     return f"stopped after {steps} iterations, an estimated {gap:.1e} nats below the maximum: raise max_iter"
 
 
-def _reachable(tol: Any, objective: Array) -> Array:
+def _reachable(ascent: ExactAscent, tol: Any, objective: Array) -> Array:
     """`tol`, or the rounding error of the objective where that is larger."""
-    return jnp.maximum(tol, rounding_error(objective))
+    return jnp.maximum(tol, ascent.rounding_error(objective))
 
 
-@eqx.filter_jit
+@sized_jit
 def _solve(ascent: ExactAscent, start: Parameters, tol: Array, max_iter: Array, trace_size: int) -> tuple:
     """The last state, and the share by which the next step would let the coefficients grow."""
 
     def unfinished(state: AscentState) -> Array:
-        done = state.gap <= _reachable(tol, state.objective)
+        done = state.gap <= _reachable(ascent, tol, state.objective)
         return ~done & (state.attempt < STUCK) & (state.iterations < max_iter)
 
     state = jax.lax.while_loop(unfinished, lambda s: ascent.iterate(s), ascent.begin(start, trace_size))

@@ -99,10 +99,7 @@ def fit_factors(S: Float[Array, "p p"], rank: int, start: Factors | None = None)
         return _Search(kept, jnp.where(better, 1, search.step / 2), search.count + 1)
 
     first = _Search(_evaluate(correlation, x, rank, lowest), jnp.ones((), S.dtype), jnp.zeros((), int))
-    best = jax.lax.while_loop(unfinished, advance, first).best
-    # A last Newton step, which costs nothing: EM's objective is n/2 times this one, and sees what is left of the gap.
-    near = -0.5 * best.gradient @ best.direction <= tol
-    x = jnp.where(near, jnp.maximum(best.x + best.direction, lowest), best.x)
+    x = jax.lax.while_loop(unfinished, advance, first).best.x
     eigenvalues, vectors = _eigen(correlation, x)
     lengths = jnp.sqrt(jnp.maximum(eigenvalues[:rank] - 1, 0))
     loadings = (deviation * jnp.exp(x / 2))[:, None] * vectors[:, :rank] * lengths[None]

@@ -12,12 +12,12 @@ parameters for all it is too small.
 
 import operator
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from provi.core.compilation import sized_jit
 from provi.core.types import RandomKey
 from provi.models.missing.chains import exact_draws
 from provi.models.missing.conditional import Parameters, Rows, condition_patterns, condition_rows
@@ -59,7 +59,7 @@ def impute_properly(key: RandomKey, draws: Parameters, rows: Rows, given_labels:
     return jnp.concatenate(parts)
 
 
-@eqx.filter_jit
+@sized_jit
 def _impute(key: RandomKey, parameters: Parameters, rows: Rows, given_labels: bool, num: int) -> Float[Array, "m n p"]:
     conditioned = condition_patterns(parameters, rows.patterns)
     law = condition_rows(parameters, conditioned, rows)
@@ -78,7 +78,12 @@ def _impute(key: RandomKey, parameters: Parameters, rows: Rows, given_labels: bo
 
 
 def draw_parameters(
-    key: RandomKey, parameters: Parameters, information: Float[Array, "q q"], num: int, loadings: Array | None = None
+    key: RandomKey,
+    parameters: Parameters,
+    information: Float[Array, "q q"],
+    num: int,
+    loadings: Array | None = None,
+    free: np.ndarray | None = None,
 ) -> Parameters:
     r"""`num` draws, stacked, from the normal approximation $N(\hat\theta, I^{-1})$ of the posterior.
 
@@ -90,6 +95,7 @@ def draw_parameters(
     **Arguments:**
 
     - `information`: of `parameters`, at the maximum (with the penalty's curvature added, if there is one).
+    - `free`: the places, among all parameters, of those that the information is about; the others stay.
     """
     found = inverse_root(information)
     if found is None:
@@ -99,12 +105,15 @@ def draw_parameters(
         )
     root = jnp.asarray(found[0].astype(parameters.mean.dtype))
     moves = jax.random.normal(key, (num, root.shape[1]), root.dtype) @ root.T
+    if free is not None:
+        p = parameters.mean.shape[0]
+        moves = jnp.zeros((num, 2 * p + 1 + p * (p + 1) // 2), root.dtype).at[:, free].set(moves)
     if loadings is None:
         return _move_covariance(parameters, moves)
     return _move_factors(parameters, moves, loadings)
 
 
-@eqx.filter_jit
+@sized_jit
 def _move_covariance(parameters: Parameters, moves: Float[Array, "m q"]) -> Parameters:
     p = parameters.mean.shape[0]
     root = jnp.linalg.cholesky(parameters.covariance)
@@ -122,7 +131,7 @@ def _move_covariance(parameters: Parameters, moves: Float[Array, "m q"]) -> Para
     return jax.vmap(move)(moves)
 
 
-@eqx.filter_jit
+@sized_jit
 def _move_factors(parameters: Parameters, moves: Float[Array, "m q"], loadings: Float[Array, "p r"]) -> Parameters:
     p, rank = loadings.shape
     own = jnp.diagonal(parameters.covariance) - jnp.sum(loadings**2, axis=1)

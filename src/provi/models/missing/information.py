@@ -31,6 +31,7 @@ import numpy as np
 from jax.scipy.linalg import block_diag
 from jaxtyping import Array, Bool, Float
 
+from provi.core.compilation import sized_jit
 from provi.core.logistic_normal_ratios import SigmoidMeanRatios, sigmoid_mean_ratios
 from provi.models.missing.conditional import (
     Conditional,
@@ -83,7 +84,7 @@ def _products(left: Float[Array, "n i"], right: Float[Array, "n j"]) -> Float[Ar
     return left[:, :, None] * right[:, None, :]
 
 
-@eqx.filter_jit
+@sized_jit
 def louis_information(parameters: Parameters, rows: Rows) -> Float[Array, "q q"]:
     r"""The observed information $-\partial^2\sum_il_i$ of all parameters, at any parameters: the module's formulas.
 
@@ -157,7 +158,7 @@ def complete_information(
     return num_rows * block_diag(curvature, inverse, quartic)
 
 
-@eqx.filter_jit
+@sized_jit
 def empirical_information(
     parameters: Parameters, rows: Rows, loadings: Float[Array, "p r"] | None = None
 ) -> Float[Array, "q q"]:

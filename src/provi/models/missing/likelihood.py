@@ -23,6 +23,7 @@ import numpy as np
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
+from provi.core.compilation import sized_jit
 from provi.core.logistic_normal_ratios import sigmoid_mean_ratios
 from provi.models.missing.conditional import (
     Conditional,
@@ -54,7 +55,7 @@ class ExpectedStatistics(eqx.Module):
     log_likelihood: Float[Array, ""]
 
 
-@eqx.filter_jit
+@sized_jit
 def log_likelihood(parameters: Parameters, rows: Rows) -> Float[Array, ""]:
     r"""$\sum_i\log p(z_{o,i}) + \log P(y_i|z_{o,i})$."""
 
@@ -64,7 +65,7 @@ def log_likelihood(parameters: Parameters, rows: Rows) -> Float[Array, ""]:
     return jnp.sum(_map_rows(parameters, rows, term))
 
 
-@eqx.filter_jit
+@sized_jit
 def conditional_log_likelihoods(parameters: Parameters, rows: Rows) -> Float[Array, " n"]:
     r"""$\log P(y_i|z_{o,i})$, row by row."""
 
@@ -74,7 +75,7 @@ def conditional_log_likelihoods(parameters: Parameters, rows: Rows) -> Float[Arr
     return _map_rows(parameters, rows, term)
 
 
-@eqx.filter_jit
+@sized_jit
 def probabilities(parameters: Parameters, rows: Rows) -> Float[Array, " n"]:
     r"""$P(y_i = 1|z_{o,i})$, row by row, whatever the labels."""
 
@@ -84,7 +85,7 @@ def probabilities(parameters: Parameters, rows: Rows) -> Float[Array, " n"]:
     return _map_rows(parameters, rows, term)
 
 
-@eqx.filter_jit
+@sized_jit
 def expected_statistics(parameters: Parameters, rows: Rows) -> ExpectedStatistics:
     """The exact E-step: see the head of this file."""
 
@@ -95,7 +96,7 @@ def expected_statistics(parameters: Parameters, rows: Rows) -> ExpectedStatistic
     return jax.tree.map(lambda leaf: leaf / rows.values.shape[0], total)
 
 
-@eqx.filter_jit
+@sized_jit
 def score(parameters: Parameters, rows: Rows) -> Parameters:
     r"""The gradient of `log_likelihood`, by Fisher's identity.
 

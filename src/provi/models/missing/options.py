@@ -27,6 +27,7 @@ class Options:
     num_draws: Any
     C: float
     rank: int | None
+    missing_indicators: bool
     tol: float
     max_iter: int
     progress: bool
@@ -46,6 +47,13 @@ def read_options(model: Any) -> Options:
         check_count("num_draws", model.num_draws)
     if not model.C > 0:
         raise ValueError(f"C must be positive (np.inf: no penalty), not {model.C}.")
+    if not isinstance(model.missing_indicators, bool | np.bool_):
+        raise ValueError(f"missing_indicators must be True or False, not {model.missing_indicators!r}.")
+    if model.missing_indicators and model.rank is not None:
+        raise ValueError(
+            f"missing_indicators=True needs rank=None, not {model.rank}: indicators are outside the model of the "
+            f"columns. Drop rank, or append the indicators to X as columns."
+        )
     return Options(
         model.solver,
         read_batch(model.batch),
@@ -54,6 +62,7 @@ def read_options(model: Any) -> Options:
         model.num_draws,
         float(model.C),
         None if model.rank is None else check_count("rank", model.rank),
+        bool(model.missing_indicators),
         check_positive("tol", model.tol),
         check_count("max_iter", model.max_iter),
         bool(model.progress),

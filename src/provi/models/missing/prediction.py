@@ -39,7 +39,9 @@ def draw_missing(
         return np.asarray(impute(key, parameters, rows, known, num))[:, : len(Z)]
     of_parameters, of_entries = jax.random.split(key)
     loadings = None if uncertainty.loadings is None else jnp.asarray(uncertainty.loadings)
-    draws = draw_parameters(of_parameters, parameters, jnp.asarray(uncertainty.information), num, loadings)
+    draws = draw_parameters(
+        of_parameters, parameters, jnp.asarray(uncertainty.information), num, loadings, uncertainty.free
+    )
     return np.asarray(impute_properly(of_entries, draws, rows, known))[:, : len(Z)]
 
 

@@ -24,39 +24,42 @@ _BLOCK = 2**15
 class Columns:
     """What standardises a table: `kept` are the columns that vary, `centre` and `scale` their units.
 
-    `centre` and `scale` have an entry for each of the user's columns; a constant column has its value and 1.
+    `kept`, `centre` and `scale` have an entry for each of the user's columns (a constant column has its value and 1)
+    and then for the indicators of missing entries (`indicators`), those of the columns `indicated`.
     """
 
     names: tuple[str, ...]
     kept: np.ndarray
     centre: np.ndarray
     scale: np.ndarray
+    indicated: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, int))
 
     def standardise(self, X: np.ndarray) -> np.ndarray:
-        """The columns that vary, in standard units and double precision; NaN stays NaN."""
-        return ((X - self.centre) / self.scale)[:, self.kept]
+        """The columns that vary, and the indicators, in standard units and double precision; NaN stays NaN."""
+        wide = np.concatenate([X, np.isnan(X)[:, self.indicated]], axis=1)
+        return ((wide - self.centre) / self.scale)[:, self.kept]
 
     def restore(self, Z: np.ndarray) -> np.ndarray:
         """Tables (..., n, kept) in the user's units, with the constant columns at their values."""
-        X = np.broadcast_to(self.centre, (*Z.shape[:-1], len(self.names))).copy()
+        X = np.broadcast_to(self.centre, (*Z.shape[:-1], len(self.centre))).copy()
         X[..., self.kept] += Z * self.scale[self.kept]
-        return X
+        return X[..., : len(self.names)]
 
     def restore_covariance(self, covariance: np.ndarray) -> np.ndarray:
         """The covariance of the user's columns; zero for constant ones."""
         places, scale = np.flatnonzero(self.kept), self.scale[self.kept]
-        full = np.zeros((len(self.names), len(self.names)))
+        full = np.zeros((len(self.kept), len(self.kept)))
         full[np.ix_(places, places)] = covariance * np.outer(scale, scale)
-        return full
+        return full[: len(self.names), : len(self.names)]
 
     def kept_names(self) -> list[str]:
         """The names of the columns that vary."""
-        return [name for name, kept in zip(self.names, self.kept, strict=True) if kept]
+        return [name for name, kept in zip(self.names, self.kept[: len(self.names)], strict=True) if kept]
 
     def transformation(self) -> np.ndarray:
-        """T, (p + 1) x (kept + 1): the user's coefficients, intercept first, from the standardised ones."""
+        """T: the coefficients in the user's units, intercept first and indicators last, from the standardised ones."""
         places = np.flatnonzero(self.kept)
-        T = np.zeros((len(self.names) + 1, len(places) + 1))
+        T = np.zeros((len(self.kept) + 1, len(places) + 1))
         T[0, 0] = 1
         T[0, 1:] = -self.centre[places] / self.scale[places]
         T[1 + places, 1 + np.arange(len(places))] = 1 / self.scale[places]
@@ -71,9 +74,9 @@ class Columns:
         return full
 
     def log_jacobian(self, X: np.ndarray) -> float:
-        """What is added to a log density of standardised observed entries to get that of the user's."""
+        """What is added to a log density of standardised observed entries to get that of the user's; no indicators'."""
         counts = np.sum(~np.isnan(X), axis=0)
-        return -float(counts @ np.log(self.scale))
+        return -float(counts @ np.log(self.scale[: len(counts)]))
 
 
 def column_words(count: int, names: Any) -> list[str]:

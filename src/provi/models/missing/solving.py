@@ -11,6 +11,7 @@ from provi.core.memory import available_bytes
 from provi.models.missing.conditional import Parameters, Rows
 from provi.models.missing.exact_solver import initial_parameters, solve_exact
 from provi.models.missing.factor_covariance import factor_covariance
+from provi.models.missing.indicators import indicator_step
 from provi.models.missing.likelihood import log_likelihood
 from provi.models.missing.options import Options
 from provi.models.missing.stochastic_solvers import StochasticSolution, solve_mcem, solve_misso, solve_saem
@@ -31,7 +32,10 @@ class FactorStep(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Solved:
-    """What every solver says: `monte_carlo_error` of the coefficients is 0, `acceptance` NaN, without draws."""
+    """What every solver says: `monte_carlo_error` of the coefficients is 0, `acceptance` NaN, without draws.
+
+    `diverging`: whether the solver saw the coefficients on their way to infinity; solvers with draws do not look.
+    """
 
     parameters: Parameters
     log_likelihood: float
@@ -41,25 +45,31 @@ class Solved:
     message: str
     monte_carlo_error: np.ndarray
     acceptance: float
+    diverging: bool
 
 
-def solve(rows: Rows, options: Options, penalty: np.ndarray) -> Solved:
-    """Run `options.solver` from the observed means and variances; refuses a table that memory does not hold."""
+def solve(rows: Rows, options: Options, penalty: np.ndarray, num_indicators: int) -> Solved:
+    """Run `options.solver` from the observed means and variances; refuses a table that memory does not hold.
+
+    The last `num_indicators` columns are indicators of missing entries, outside the Gaussian model (`indicators`).
+    """
     if options.solver == "misso":
         check_table_fits(*rows.values.shape)
     start = initial_parameters(rows)
     step = None if options.rank is None else FactorStep(options.rank)
+    if num_indicators:
+        step = indicator_step(rows.values.shape[1], num_indicators)
     shared: Any = {"penalty": penalty, "tol": options.tol, "covariance_step": step}
     if options.solver == "exact":
         found = solve_exact(rows, start, max_iter=options.max_iter, **shared)
         errors, acceptance, passes = np.zeros(len(penalty)), np.nan, found.iterations
-        value = found.log_likelihood
+        value, diverging = found.log_likelihood, found.separated
     else:
         found = _solve_with_draws(rows, start, options, shared)
         errors, acceptance, passes = np.asarray(found.monte_carlo_error), float(found.acceptance), found.passes
-        value = float(log_likelihood(found.parameters, rows))
+        value, diverging = float(log_likelihood(found.parameters, rows)), False
     gap, converged = float(found.gap_estimate), bool(found.converged)
-    return Solved(found.parameters, value, passes, gap, converged, found.message, errors, acceptance)
+    return Solved(found.parameters, value, passes, gap, converged, found.message, errors, acceptance, diverging)
 
 
 def _solve_with_draws(rows: Rows, start: Parameters, options: Options, shared: dict[str, Any]) -> StochasticSolution:

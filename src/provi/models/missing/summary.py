@@ -1,18 +1,21 @@
 """The table that `MissingLogisticRegression.summary` returns: estimates, errors, tests, shares of missing entries."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 from scipy.stats import norm
 
+from provi.models.missing.labels import shown
+
 
 @dataclasses.dataclass(frozen=True)
 class CoefficientSummary:
     """Coefficients with Wald's tests and intervals; prints itself, `to_dict()` for code.
 
-    - `missing`: the share of each column's entries that are missing; NaN for the intercept.
+    - `missing`: the share of each column's entries that are missing; NaN for the intercept and for indicators.
     - `title`: what is said above the table about the fit as a whole.
     """
 
@@ -77,6 +80,25 @@ class CoefficientSummary:
             console.print()
             console.print(self.table())
         return capture.get()
+
+
+def summarise(
+    model: Any, coefficients: np.ndarray, intervals: np.ndarray, missing: np.ndarray, num_rows: int, level: float
+) -> CoefficientSummary:
+    """Of a fitted `MissingLogisticRegression`; `missing` are the shares of the columns' entries that are missing."""
+    names = [str(name) for name in getattr(model, "feature_names_in_", [f"x{place}" for place in range(len(missing))])]
+    indicators = [f"{names[place]} missing" for place in model.indicator_features_]
+    no, yes = map(shown, model.classes_)
+    given = " given the indicators of missing entries" if indicators else ""
+    likelihoods = f"{model.log_likelihood_:.2f}, log p(y | x_obs) {model.conditional_log_likelihood_:.2f}{given}"
+    title = (
+        f"Logistic regression of {yes} against {no}: {num_rows} rows, {missing.mean():.1%} of the entries missing.\n"
+        f"log p(y, x_obs) {likelihoods}, AIC {model.aic_:.1f}, BIC {model.bic_:.1f}; "
+        f"estimated gap to the maximum {model.gap_:.2g} nats."
+    )
+    shares = np.concatenate([[np.nan], missing, np.full(len(indicators), np.nan)])
+    words = ("(intercept)", *names, *indicators)
+    return CoefficientSummary(title, words, coefficients, model.standard_errors_, intervals, shares, level)
 
 
 def _number(value: float, form: str) -> str:
