@@ -8,6 +8,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+from jax.core import Tracer
 from jax.experimental.compilation_cache import compilation_cache
 
 _SMALLEST_SECONDS = 0.1
@@ -42,7 +43,7 @@ def sized_jit(function: Callable, **options: Any) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves = [leaf for leaf in jax.tree.leaves((args, kwargs)) if eqx.is_array(leaf)]
         # Inside another compiled function it is that one's compiler that decides.
-        small = not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves) and sum(map(np.size, leaves)) <= _SMALL
+        small = not any(isinstance(leaf, Tracer) for leaf in leaves) and sum(map(np.size, leaves)) <= _SMALL
         return (quick if small else ordinary)(*args, **kwargs)
 
     return call
