@@ -64,8 +64,9 @@ class MissingLogisticRegression(ClassifierMixin, BaseEstimator):
     of the posterior under the prior $N(0, C)$); `mean_`, `covariance_` of the columns; `log_likelihood_`,
     $\log p(y, x_\mathrm{obs})$, and `conditional_log_likelihood_`, $\log p(y \mid x_\mathrm{obs})$, both given the
     indicators; `aic_`, `bic_`, `num_parameters_`; `gap_`, estimated, in nats; `n_iter_`, `converged_`;
-    `monte_carlo_error_`, standard deviations of the coefficients over the draws (0 for `"exact"`); `acceptance_`, of
-    the chains; `separated_`; `classes_`, `n_features_in_`, `feature_names_in_`.
+    `monte_carlo_error_`, estimated distances of the coefficients from the maximum at the last check, of what remains
+    and of the draws' noise, for the intercept a bound (0 for `"exact"`, which has no draws); `acceptance_`, of the
+    chains; `separated_`; `classes_`, `n_features_in_`, `feature_names_in_`.
 
     Only two classes. A constant column has coefficient 0 and standard error NaN.
     """
