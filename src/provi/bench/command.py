@@ -126,6 +126,64 @@ def missing(
     _keep("missing", rows, output)
 
 
+@app.command()
+def topics(
+    quick: Annotated[bool, typer.Option("--quick", help="One split of the documents; the smallest sizes.")] = False,
+    throughput: Annotated[
+        bool, typer.Option("--throughput", help="Words a second and memory of ProVI alone, as the sizes grow.")
+    ] = False,
+    problems: Annotated[
+        list[str] | None, typer.Option("--problems", help="ap or nips; repeat for more. Default: ap.")
+    ] = None,
+    methods: Methods = None,
+    seconds: Seconds = 120.0,
+    python: Pythons = None,
+    output: Output = None,
+) -> None:
+    """Correlated topic model: score of held-out words and time of a fit, beside other libraries' topic models."""
+    from provi.bench import tables
+    from provi.bench.topics_data import TOPICS_PROBLEMS
+    from provi.bench.topics_methods import TOPICS_METHODS
+    from provi.bench.topics_tables import topics_cells, topics_verdicts
+
+    chosen = _found(_chosen("methods", methods, TOPICS_METHODS), python)
+    if throughput:
+        _topics_throughput(quick, seconds, output)
+        return
+    from provi.bench.topics import measure_topics
+
+    groups = _load("problems", problems or ["ap"], TOPICS_PROBLEMS)
+    made = [problem for group in groups for problem in (group[:1] if quick else group)]
+    rows = measure_topics(made, chosen, seconds, typer.echo)
+    for name, group in tables.by_problem(rows).items():
+        title = f"{name}: nats a held-out word; seconds without (with) compilation"
+        tables.print_cells(title, topics_cells(group))
+        typer.echo("\n".join(topics_verdicts(group)))
+    _keep("topics", rows, output)
+
+
+def _topics_throughput(quick: bool, seconds: float, output: Path | None) -> None:
+    from provi.bench import tables
+    from provi.bench.topics_data import read_corpus
+    from provi.bench.topics_throughput import (
+        STREAM_BATCHES,
+        measure_throughput,
+        sizes,
+        throughput_cells,
+        throughput_verdicts,
+    )
+
+    found = _load("problems", ["ap"], {"ap": lambda: read_corpus("ap_corpus")})
+    if not found:
+        raise typer.Exit(1)
+    pairs = [(100, 5), (200, 5)] if quick else sizes()
+    batches = STREAM_BATCHES // 10 if quick else STREAM_BATCHES
+    rows = measure_throughput(found[0], pairs, seconds, typer.echo, batches)
+    tables.print_cells("Throughput of the correlated topic model", throughput_cells(rows))
+    typer.echo("\n".join(throughput_verdicts(rows)))
+    _keep("topics-throughput", rows, output)
+
+
 def _chosen(option: str, names: list[str] | None, table: Mapping[str, Any]) -> list[Any]:
     unknown = [name for name in names or () if name not in table]
     if unknown:

@@ -13,8 +13,11 @@ from provi.bench import tables
 from provi.bench.gp import gp_verdicts
 from provi.bench.gp_methods import GP_THRESHOLDS
 from provi.bench.missing import missing_cells, missing_verdicts
+from provi.bench.topics_tables import topics_cells, topics_verdicts
+from provi.bench.topics_throughput import throughput_cells, throughput_verdicts
 
 RESULTS, PAGE = Path("benchmarks/results"), Path("docs/benchmarks.md")
+_KINDS = ("blackbox", "glm", "gp", "gp-sparse", "missing", "topics", "topics-throughput")
 _PACKAGES = ("provi", "jax", "numpy", "scipy", "numpyro", "blackjax", "pymc", "viabel", "gsmvi")
 
 _BLACKBOX_TEXT = """\
@@ -50,6 +53,23 @@ by BFGS on a NumPy program with quadrature that shares nothing with ProVI. Media
 in its process with one thread of linear algebra. ProVI's fits include standard errors and the log-likelihood and stop
 by themselves at an estimated gap of 0.01 nats; misaem has its own settings."""
 
+_TOPICS_TEXT = """\
+Topic models by document completion: half of the documents to learn from; of the others one half of the words is shown
+and the other half predicted, mean log probability of a word in nats (higher is better). The vocabulary is that of the
+training documents. Medians over random splits, whose seeds are also those of the methods. *Score* takes the topics
+p(word | topic) alone and is the same program for all: a logistic-normal prior of the shares is fitted to the training
+documents with these topics held fixed, then the documents are completed under it. *Own score* has the method's own mean
+shares of the halves that are shown: Dirichlet for LDA, logistic normal for the correlated models. Seconds of the fit
+without (with) compilation, each method alone in its process. ProVI's correlated topic model has its defaults. All LDAs
+have the priors 0.1 for shares (tomotopy goes on to optimise it) and 0.01 for words; scikit-learn has one job, tomotopy
+two workers. Better means on every split; faster is the median of wall-clock seconds without compilation."""
+
+_THROUGHPUT_TEXT = """\
+Words (repetitions counted) a wall-clock second of two passes of `CorrelatedTopicModel.fit`, its start included, without
+compilation, on Associated Press documents drawn with replacement. `partial_fit` gets a stream of batches of 64 such
+documents and iterates each to convergence; its peak memory is that of the whole process, compiled programs included,
+after a tenth of the stream and after all of it, and its time includes compilation for batches of another shape."""
+
 
 def make_record(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The rows with date, machine, versions and command, so that a number can be traced."""
@@ -75,7 +95,7 @@ def write_record(root: Path, record: dict[str, Any]) -> tuple[Path, Path]:
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     page = root / PAGE
     page.parent.mkdir(parents=True, exist_ok=True)
-    newest = {kind: _newest(root, kind) for kind in ("blackbox", "glm", "gp", "gp-sparse", "missing")}
+    newest = {kind: _newest(root, kind) for kind in _KINDS}
     page.write_text(make_page(*newest.values()), encoding="utf-8")
     return path, page
 
@@ -86,6 +106,8 @@ def make_page(
     gp: dict[str, Any] | None = None,
     sparse: dict[str, Any] | None = None,
     missing: dict[str, Any] | None = None,
+    topics: dict[str, Any] | None = None,
+    throughput: dict[str, Any] | None = None,
 ) -> str:
     """The page of the newest records; a benchmark that was never run has no section."""
     parts = ["# Benchmarks", "Written by `provi bench`; do not edit."]
@@ -115,6 +137,17 @@ def make_page(
             parts += [f"### {name}", tables.markdown_cells(missing_cells(rows))]
             parts += ["\n".join(f"- {line}" for line in missing_verdicts(rows))]
         parts.append(_origin(missing))
+    if topics is not None:
+        parts += ["## Topic models", _TOPICS_TEXT]
+        for name, rows in tables.by_problem(topics["rows"]).items():
+            parts += [f"### {name}", tables.markdown_cells(topics_cells(rows))]
+            parts += ["\n".join(f"- {line}" for line in topics_verdicts(rows))]
+        parts.append(_origin(topics))
+    if throughput is not None:
+        rows = throughput["rows"]
+        parts += ["## Throughput of the correlated topic model", _THROUGHPUT_TEXT]
+        parts += [tables.markdown_cells(throughput_cells(rows))]
+        parts += ["\n".join(f"- {line}" for line in throughput_verdicts(rows)), _origin(throughput)]
     return "\n\n".join(parts) + "\n"
 
 

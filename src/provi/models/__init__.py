@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from provi.models.correlated_topic_model import CorrelatedTopicModel
     from provi.models.gaussian_mixture import VariationalGaussianMixture
     from provi.models.gp_classifier import GPClassifier
     from provi.models.gp_regressor import GPRegressor
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from provi.models.missing_logistic_regression import MissingLogisticRegression
 
 __all__ = [
+    "CorrelatedTopicModel",
     "GPClassifier",
     "GPRegressor",
     "LatentDirichletAllocation",
@@ -19,6 +21,7 @@ __all__ = [
 ]
 
 _FILES = {
+    "CorrelatedTopicModel": "provi.models.correlated_topic_model",
     "GPClassifier": "provi.models.gp_classifier",
     "GPRegressor": "provi.models.gp_regressor",
     "LatentDirichletAllocation": "provi.models.latent_dirichlet_allocation",

@@ -1,5 +1,6 @@
 """Documents as padded arrays in a few buckets of like length."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -32,13 +33,24 @@ class Corpus(NamedTuple):
     rows: tuple[np.ndarray, ...]
 
 
-def _bucket_widths(lengths: np.ndarray, fewest: int) -> np.ndarray:
+def coarse_width(length: int) -> int:
+    """`length` rounded up to a power of two or one and a half times one: few widths, which many corpora share."""
+    power = max(_NARROWEST, 2 ** max(length - 1, 0).bit_length())
+    return power * 3 // 4 if length <= power * 3 // 4 and power > _NARROWEST else power
+
+
+def fine_width(length: int) -> int:
+    """`length` rounded up by at most an eighth, or to a multiple of 16."""
+    return padded_size(length, _NARROWEST)
+
+
+def _bucket_widths(lengths: np.ndarray, fewest: int, rounded: Callable[[int], int]) -> np.ndarray:
     """Widths of the buckets: from all rounded lengths, merge the neighbours that cost least until few are left.
 
     A bucket of fewer than `fewest` documents is merged as well.
     """
-    rounded = np.asarray([padded_size(int(length), _NARROWEST) for length in lengths])
-    widths, sizes = (list(part) for part in np.unique(rounded, return_counts=True))
+    all_widths = np.asarray([rounded(int(length)) for length in lengths])
+    widths, sizes = (list(part) for part in np.unique(all_widths, return_counts=True))
     while len(widths) > 1:
         costs = [sizes[i] * (widths[i + 1] - widths[i]) for i in range(len(widths) - 1)]
         small = int(np.argmin(sizes))
@@ -53,16 +65,17 @@ def _bucket_widths(lengths: np.ndarray, fewest: int) -> np.ndarray:
     return np.asarray(widths)
 
 
-def bucket_documents(counts: Any, fewest: int = 1) -> Corpus:
+def bucket_documents(counts: Any, fewest: int = 1, rounded: Callable[[int], int] = fine_width) -> Corpus:
     """The rows of a dense or sparse matrix of counts, in at most four buckets of at least `fewest` documents.
 
-    The numbers of documents are padded too, so that corpora of like size share a compiled program.
+    The numbers of documents are padded too, so that corpora of like size share a compiled program. `rounded` gives the
+    widths that there may be.
     """
     matrix = scipy.sparse.csr_matrix(counts, copy=True)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     lengths = np.diff(matrix.indptr)
-    widths = _bucket_widths(lengths, fewest)
+    widths = _bucket_widths(lengths, fewest, rounded)
     bucket_of = np.searchsorted(widths, lengths)
     buckets, sizes, rows = [], [], []
     for number, width in enumerate(widths):

@@ -1,0 +1,1 @@
+"""The correlated topic model: the parts of `CorrelatedTopicModel`."""

@@ -1,0 +1,100 @@
+"""Monte-Carlo estimates of the documents' ELBOs and of the expected counts of words by topic."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+
+from provi.core.checks import check_count
+from provi.models.corpus import Documents
+from provi.models.topics import likelihood
+from provi.models.topics.chunks import in_chunks, out_of_chunks
+from provi.models.topics.draws import BaseDraws, draws_from, normal_pairs
+from provi.models.topics.model import LocalPosterior, TopicPrior
+
+
+def document_elbos(
+    documents: Documents, topics: Any, prior: TopicPrior, posterior: LocalPosterior, num_draws: int, generator: Any
+) -> tuple[Any, Any]:
+    r"""$-E_qf - KL(q\|N(\mu,\Sigma))$ of each document in nats (documents,), and the standard errors of the estimates.
+
+    Unbiased, with independent antithetic pairs of normal draws for each document: `num_draws` must be even, and at
+    least four. The divergence is exact. The multinomial coefficient is left out, so that this is a lower bound of
+    $\log\int\prod_u(B_u\cdot softmax(z))^{c_u}N(z;\mu,\Sigma)dz$, the probability of the words in a given order.
+
+    **Arguments:** `generator`: NumPy's, of the draws.
+    """
+    if check_count("num_draws", num_draws, minimum=4) % 2:
+        raise ValueError(f"num_draws must be even, for antithetic pairs, not {num_draws}.")
+    points = normal_pairs(generator, (posterior.mean.shape[0], num_draws, posterior.mean.shape[1]), topics.dtype)
+    return _document_elbos(documents, topics, prior, posterior, points)
+
+
+@eqx.filter_jit
+def _document_elbos(documents, topics, prior, posterior, points):
+    prior_root = jnp.linalg.cholesky(prior.covariance)
+
+    def evaluate(words, counts, mean, root, points):
+        values, rest = _terms(topics[words], counts, prior.mean, prior_root, mean, root, points)
+        pairs = jnp.mean(values.reshape(2, -1), axis=0)
+        return rest - jnp.mean(pairs), jnp.std(pairs, ddof=1) / jnp.sqrt(jnp.asarray(pairs.shape[0], pairs.dtype))
+
+    counts = documents.counts.astype(topics.dtype)
+    chunks = in_chunks((documents.words, counts, posterior.mean, posterior.root, points))
+    elbos, errors = jax.lax.map(lambda chunk: jax.vmap(evaluate)(*chunk), chunks)
+    return out_of_chunks(elbos, counts.shape[0]), out_of_chunks(errors, counts.shape[0])
+
+
+@eqx.filter_jit
+def quick_elbos(documents: Documents, topics: Any, prior: TopicPrior, posterior: LocalPosterior, draws: BaseDraws):
+    """The ELBOs (documents,) by the few points of `base_draws`: with less noise than `document_elbos`, not unbiased.
+
+    The points must not be those by which the posteriors were found, which know them.
+    """
+    prior_root = jnp.linalg.cholesky(prior.covariance)
+
+    def evaluate(document, points):
+        words, counts, mean, root = document
+        values, rest = _terms(topics[words], counts, prior.mean, prior_root, mean, root, points)
+        return rest - draws.chances @ values
+
+    counts = documents.counts.astype(topics.dtype)
+    chunks = in_chunks((documents.words, counts, posterior.mean, posterior.root))
+    return out_of_chunks(jax.lax.map(lambda chunk: jax.vmap(evaluate)(chunk, draws.points), chunks), counts.shape[0])
+
+
+def _terms(rows, counts, prior_mean, prior_root, mean, root, points):
+    """f at the draws of one document, and what of the ELBO does not depend on them."""
+    scaled, logs = likelihood.scaled_rows(rows)
+    weights = likelihood.word_weights(draws_from(mean, root, points), scaled, counts)
+    rest = likelihood.log_scale(logs, counts) - _divergence(prior_mean, prior_root, mean, root)
+    return likelihood.values(weights, counts), rest
+
+
+def _divergence(prior_mean, prior_root, mean, root):
+    """KL(q || prior) of one document."""
+    distance = solve_triangular(prior_root, mean - prior_mean, lower=True)
+    spread = solve_triangular(prior_root, jnp.diag(root) if root.ndim == 1 else root, lower=True)
+    log_det = jnp.sum(jnp.log(jnp.diagonal(spread)))
+    return (jnp.sum(distance**2) + jnp.sum(spread**2) - mean.shape[0]) / 2 - log_det
+
+
+@eqx.filter_jit
+def expected_counts(documents: Documents, topics: Any, posterior: LocalPosterior, draws: BaseDraws) -> Any:
+    r"""$c_{dv}E_q\phi_{dvk}$ (documents, words, topics), with $\phi_{dvk} = B_{vk}e^{z_k}/(B_v\cdot e^z)$.
+
+    The chance, given the words, that a word v came from topic k: what the topics are re-estimated from. A word that
+    no topic emits is shared out by softmax(z).
+    """
+
+    def count(document, points):
+        words, counts, mean, root = document
+        scaled, _ = likelihood.scaled_rows(topics[words])
+        weights = likelihood.word_weights(draws_from(mean, root, points), scaled, counts)
+        return scaled * (weights.ratios.T @ (draws.chances[:, None] * weights.topics))
+
+    counts = documents.counts.astype(topics.dtype)
+    chunks = in_chunks((documents.words, counts, posterior.mean, posterior.root))
+    return out_of_chunks(jax.lax.map(lambda chunk: jax.vmap(count)(chunk, draws.points), chunks), counts.shape[0])

@@ -1,0 +1,97 @@
+r"""The M-step of the correlated topic model, from statistics that mini-batches of documents update.
+
+Given $q(z_d) = N(m_d, V_d)$, what the topics and the prior need of the documents are the means over documents
+
+$$\bar c_{vk} = \tfrac1D\sum_dc_{dv}E_q\phi_{dvk},\qquad \bar m = \tfrac1{D'}\sum_dm_d,\qquad
+\bar S = \tfrac1{D'}\sum_d(V_d + m_dm_d'),$$
+
+the last two over the $D'$ documents that have words: one without says nothing of $\mu$ and $\Sigma$. A batch that
+stands for the corpus moves them by $s\leftarrow(1-\rho)s+\rho\hat s$ (stochastic EM: Cappe and Moulines 2009, "On-line
+expectation-maximization algorithm for latent data models"), and then
+
+$$B_{vk}\propto N\bar c_{vk} + \eta,\qquad \mu = \bar m,\qquad
+\Sigma = (1-\lambda)(\bar S - \mu\mu') + \lambda\tfrac{tr(\bar S - \mu\mu')}KI.$$
+
+B is the mode under a Dirichlet prior with parameters $1+\eta$: no word is impossible. The shrinkage $\lambda$ is needed
+because the words do not depend on $\sum_kz_k$, and say little of topics that are rare.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from provi.models.topics.model import TopicPrior
+
+_SMALLEST_VARIANCE = 1e-2
+
+
+class TopicStatistics(NamedTuple):
+    """Means over documents: `words` (vocabulary, topics), `first` (topics,), `second` (topics, topics), and `worded`
+    (), the part of the documents that have words."""
+
+    words: Any
+    first: Any
+    second: Any
+    worded: Any
+
+
+class Contribution(NamedTuple):
+    """The same as sums over some documents, but the counts of their words by topic (documents, width, topics) still
+    stand with the words' numbers (documents, width): nothing here has the size of the vocabulary."""
+
+    words: Any
+    counts: Any
+    first: Any
+    second: Any
+    worded: Any
+
+
+class GlobalSettings(NamedTuple):
+    """eta, the shrinkage of the covariance, and the number N of documents that the statistics stand for; arrays."""
+
+    word_prior: Any
+    shrinkage: Any
+    total: Any
+
+
+def empty_statistics(topics: Any) -> TopicStatistics:
+    """Zeros, for topics (vocabulary, topics)."""
+    size = topics.shape[1]
+    return TopicStatistics(*(jnp.asarray(np.zeros(s, topics.dtype)) for s in (topics.shape, (size,), (size, size), ())))
+
+
+@partial(eqx.filter_jit, donate="all-except-first")
+def accumulate(added: tuple[Contribution, Any], total: TopicStatistics) -> TopicStatistics:
+    """`total` plus a contribution times its weight, (contribution, weight); `total` is overwritten."""
+    part, weight = added
+    return TopicStatistics(
+        total.words.at[part.words].add(weight * part.counts),
+        total.first + weight * part.first,
+        total.second + weight * part.second,
+        total.worded + weight * part.worded,
+    )
+
+
+@eqx.filter_jit
+def update(
+    statistics: TopicStatistics, batch: TopicStatistics, rate: Any, settings: GlobalSettings
+) -> tuple[TopicStatistics, Any, TopicPrior]:
+    r"""$(1-\rho)s + \rho\hat s$, and the topics and the prior that follow."""
+    statistics = jax.tree.map(lambda old, new: (1 - rate) * old + rate * new, statistics, batch)
+    return statistics, *maximise(statistics, settings)
+
+
+def maximise(statistics: TopicStatistics, settings: GlobalSettings) -> tuple[Any, TopicPrior]:
+    """B (vocabulary, topics) and N(mu, Sigma) given the means over documents: the formulae at the top."""
+    words = settings.total * statistics.words + settings.word_prior
+    mean = statistics.first / statistics.worded
+    covariance = statistics.second / statistics.worded - mean[:, None] * mean[None, :]
+    # Documents that are all alike would take Sigma to zero, and its inverse with it.
+    scale = jnp.maximum(jnp.mean(jnp.diagonal(covariance)), _SMALLEST_VARIANCE)
+    target = scale * jnp.eye(mean.shape[0], dtype=mean.dtype)
+    covariance = (1 - settings.shrinkage) * (covariance + covariance.T) / 2 + settings.shrinkage * target
+    return words / jnp.sum(words, axis=0, keepdims=True), TopicPrior(mean, covariance)
