@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,48 @@ _SMALL = 10_000
 compilation for 4, a fit in 5 ms for 3; 2000 x 8, which is beyond: 48 ms for 15."""
 
 
+@cache
+def _less_work(optimisation: int) -> dict[str, Any]:
+    """What to tell XLA's compiler for the CPU: little optimisation, and the older code generator, which is quicker."""
+    level: dict[str, Any] = {"xla_backend_optimization_level": optimisation}
+    older = {**level, "xla_cpu_use_fusion_emitters": False}
+    try:  # a version of XLA without this option refuses it
+        jax.jit(lambda: 0).lower().compile(compiler_options=older)
+    except jax.errors.JaxRuntimeError:
+        return level
+    return older
+
+
 def quick_jit(function: Callable, **options: Any) -> Callable[..., Any]:
     """`eqx.filter_jit` with the least optimisation, for what spends its time in LAPACK, or on short vectors.
 
-    Half the time of compilation. On the CPU only: other back ends keep their own setting.
+    The first fit of logistic regression with missing entries, 200 x 4: 4.6 s to 2.1 s for the older code generator
+    alone, and milliseconds lost in the fits after it. On the CPU only: other back ends keep their own setting.
     """
+    return _cpu_jit(function, 0, options)
+
+
+def lean_jit(function: Callable, **options: Any) -> Callable[..., Any]:
+    """`eqx.filter_jit` with some optimisation, for loops over small matrix products.
+
+    The posteriors of 64 documents with ten topics: 0.95 s of compilation for 2.2, and the same 39 ms to run; with the
+    least optimisation 63 ms.
+    """
+    return _cpu_jit(function, 1, options)
+
+
+def _cpu_jit(function, optimisation, options):
     ordinary = eqx.filter_jit(function, **options)
-    least: Any = {"xla_backend_optimization_level": 0}
-    quick = eqx.filter_jit(function, compiler_options=least, **options)  # pyright: ignore[reportCallIssue]
+
+    @cache
+    def quick() -> Callable[..., Any]:
+        settings: Any = {"compiler_options": _less_work(optimisation), **options}
+        return eqx.filter_jit(function, **settings)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return (quick if jax.default_backend() == "cpu" else ordinary)(*args, **kwargs)
+        # Inside another compiled function it is that one's compiler that decides.
+        inside = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((args, kwargs)))
+        return (quick() if jax.default_backend() == "cpu" and not inside else ordinary)(*args, **kwargs)
 
     return call
 
@@ -42,8 +74,7 @@ def sized_jit(function: Callable, **options: Any) -> Callable[..., Any]:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves = [leaf for leaf in jax.tree.leaves((args, kwargs)) if eqx.is_array(leaf)]
-        # Inside another compiled function it is that one's compiler that decides.
-        small = not any(isinstance(leaf, Tracer) for leaf in leaves) and sum(map(np.size, leaves)) <= _SMALL
+        small = sum(map(np.size, leaves)) <= _SMALL
         return (quick if small else ordinary)(*args, **kwargs)
 
     return call

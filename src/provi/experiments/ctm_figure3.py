@@ -24,6 +24,7 @@ from provi.experiments.ctm_measure import (
 from provi.experiments.ctm_picture import draw_times
 from provi.experiments.ctm_problem import AP, NIPS, Problem, corpus_problem, synthetic_problem
 from provi.experiments.report import Report, Row, finish, write_rows
+from provi.models import CorrelatedTopicModel
 from provi.report.style import save_figure
 
 NAME = "ctm-figure3"
@@ -51,6 +52,7 @@ def run(output: Path, quick: bool = False, seed: int = 0) -> Report:
         save_figure(draw_times(problems, curves), output / f"{NAME}.png"),
         write_rows(output / f"{NAME}.csv", [row for curve in curves for row in curve.rows(words[curve.data])]),
     )
+    files += picture_topics(problems[0], passes[-1], seed, output)
     report = Report(
         NAME,
         "Paper 002, Figure 3: the correlated topic model, held-out log-likelihood against time",
@@ -61,6 +63,18 @@ def run(output: Path, quick: bool = False, seed: int = 0) -> Report:
         time.monotonic() - began,
     )
     return finish(report, output)
+
+
+def picture_topics(problem: Problem, passes: int, seed: int, output: Path) -> tuple[Path, ...]:
+    """The topics and their correlations, from a fit with the estimator's own settings but for the passes."""
+    model = CorrelatedTopicModel(
+        problem.num_topics, max_iter=passes, batch_size=problem.batch_size, random_state=seed
+    ).fit(problem.train)
+    figures = {
+        "topics": model.plot_topics(vocabulary=problem.vocabulary),
+        "correlations": model.plot_correlations(vocabulary=problem.vocabulary),
+    }
+    return tuple(save_figure(figure, output / f"{NAME}-{name}.png") for name, figure in figures.items())
 
 
 def summary(problem: Problem, curves: Sequence[Curve], passes: Sequence[int]) -> list[Row]:
@@ -116,5 +130,6 @@ def _setting(problems: Sequence[Problem], passes: Sequence[int], seeds: int) -> 
         f"document under one draw of the topics, by {PAPER_DRAWS} draws, divided by the number of occurrences. "
         f"Seconds are wall-clock, of the whole fit, after one that compiles; scores are off the clock. Standard "
         f"errors are of the seeds and of the test documents together, for this split of the documents. In the picture "
-        f"the markers are after {', '.join(map(str, passes))} passes, and the bands have all seeds."
+        f"the markers are after {', '.join(map(str, passes))} passes, and the bands have all seeds. The other pictures "
+        f"are of {problems[0].title}: a fit of PG-SVI with the estimator's own rates."
     )

@@ -22,7 +22,7 @@ class Problem:
     - `train`: the training documents.
     - `observed`, `held_out`: of each test document a random half of the words to infer its topics from, and the words
       to predict; words that no training document has are left out of both, their share of the words is `unseen`.
-    - `num_topics`, `batch_size`: of all fits.
+    - `num_topics`, `batch_size`: of all fits. `vocabulary`: the words, None for their numbers.
     """
 
     title: str
@@ -32,6 +32,7 @@ class Problem:
     unseen: float
     num_topics: int
     batch_size: int
+    vocabulary: Any = None
 
     @property
     def test_words(self) -> np.ndarray:
@@ -54,7 +55,8 @@ def corpus_problem(title: str, seed: int) -> Problem:
     counts = scipy.sparse.csr_matrix(
         (arrays["count"].astype(np.float64), arrays["word_id"], arrays["indptr"]), shape=shape
     )
-    return split_corpus(title, counts, PAPER_TOPICS, BATCH_SIZE, seed)
+    problem = split_corpus(title, counts, PAPER_TOPICS, BATCH_SIZE, seed)
+    return dataclasses.replace(problem, vocabulary=arrays["vocab"])
 
 
 def synthetic_problem(

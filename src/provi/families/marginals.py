@@ -65,7 +65,7 @@ def _laplace_density(t: np.ndarray, dim: int) -> np.ndarray:
     log_g = np.arange(-90.0, 6.0, spacing)
     log_gamma = shape * (np.log(shape) + log_g - np.exp(log_g)) - special.gammaln(shape)
     log_normal = -0.5 * (np.exp(2 * np.log(t)[:, None] - log_g) + log_g + np.log(2 * np.pi))
-    return spacing * np.exp(special.logsumexp(log_gamma + log_normal, axis=1))
+    return spacing * np.exp(np.asarray(special.logsumexp(log_gamma + log_normal, axis=1)))
 
 
 @marginal_quadrature.register(Uniform)

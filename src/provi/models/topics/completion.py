@@ -8,12 +8,12 @@ inside the logarithm, and linear in the shares of topics: a large sample of thes
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
+from provi.core.compilation import lean_jit
 from provi.core.memory import available_bytes
 from provi.models.topics.chunks import in_chunks, out_of_chunks
 from provi.models.topics.draws import draws_from
@@ -54,7 +54,7 @@ def _with_data(matrix, data):
     return part
 
 
-@eqx.filter_jit
+@lean_jit
 def mean_shares(posterior: LocalPosterior, points: Any) -> Any:
     """E softmax(z) of each document, (documents, topics), by `points` (draws, topics), the same for all documents."""
 

@@ -3,10 +3,10 @@
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from provi.core.compilation import lean_jit
 from provi.models.corpus import Documents
 from provi.models.topics.delta import infer_delta
 from provi.models.topics.draws import BaseDraws, base_draws, no_draws
@@ -62,7 +62,7 @@ def find_posteriors(
     return infer(documents, topics, prior, start, draws=draws, covariance=settings.covariance, **limits)[0]
 
 
-@eqx.filter_jit
+@lean_jit
 def contribute(documents: Documents, topics: Any, posterior: LocalPosterior, draws: BaseDraws) -> Contribution:
     """What the M-step needs of the documents; padded ones, and others without words, add nothing."""
     worded = (jnp.sum(documents.counts, axis=1) > 0).astype(topics.dtype)

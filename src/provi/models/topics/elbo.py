@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
 from provi.core.checks import check_count
+from provi.core.compilation import lean_jit
 from provi.models.corpus import Documents
 from provi.models.topics import likelihood
 from provi.models.topics.chunks import in_chunks, out_of_chunks
@@ -32,7 +32,7 @@ def document_elbos(
     return _document_elbos(documents, topics, prior, posterior, points)
 
 
-@eqx.filter_jit
+@lean_jit
 def _document_elbos(documents, topics, prior, posterior, points):
     prior_root = jnp.linalg.cholesky(prior.covariance)
 
@@ -47,7 +47,7 @@ def _document_elbos(documents, topics, prior, posterior, points):
     return out_of_chunks(elbos, counts.shape[0]), out_of_chunks(errors, counts.shape[0])
 
 
-@eqx.filter_jit
+@lean_jit
 def quick_elbos(documents: Documents, topics: Any, prior: TopicPrior, posterior: LocalPosterior, draws: BaseDraws):
     """The ELBOs (documents,) by the few points of `base_draws`: with less noise than `document_elbos`, not unbiased.
 
@@ -81,7 +81,7 @@ def _divergence(prior_mean, prior_root, mean, root):
     return (jnp.sum(distance**2) + jnp.sum(spread**2) - mean.shape[0]) / 2 - log_det
 
 
-@eqx.filter_jit
+@lean_jit
 def expected_counts(documents: Documents, topics: Any, posterior: LocalPosterior, draws: BaseDraws) -> Any:
     r"""$c_{dv}E_q\phi_{dvk}$ (documents, words, topics), with $\phi_{dvk} = B_{vk}e^{z_k}/(B_v\cdot e^z)$.
 

@@ -19,11 +19,11 @@ because the words do not depend on $\sum_kz_k$, and say little of topics that ar
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.core.compilation import lean_jit
 from provi.models.topics.model import TopicPrior
 
 _SMALLEST_VARIANCE = 1e-2
@@ -64,7 +64,7 @@ def empty_statistics(topics: Any) -> TopicStatistics:
     return TopicStatistics(*(jnp.asarray(np.zeros(s, topics.dtype)) for s in (topics.shape, (size,), (size, size), ())))
 
 
-@partial(eqx.filter_jit, donate="all-except-first")
+@partial(lean_jit, donate="all-except-first")
 def accumulate(added: tuple[Contribution, Any], total: TopicStatistics) -> TopicStatistics:
     """`total` plus a contribution times its weight, (contribution, weight); `total` is overwritten."""
     part, weight = added
@@ -76,7 +76,7 @@ def accumulate(added: tuple[Contribution, Any], total: TopicStatistics) -> Topic
     )
 
 
-@eqx.filter_jit
+@lean_jit
 def update(
     statistics: TopicStatistics, batch: TopicStatistics, rate: Any, settings: GlobalSettings
 ) -> tuple[TopicStatistics, Any, TopicPrior]:

@@ -17,12 +17,12 @@ has a fixed point.
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 
+from provi.core.compilation import lean_jit
 from provi.models.corpus import Documents
 from provi.models.topics import likelihood
 from provi.models.topics.chunks import in_chunks, out_of_chunks
@@ -63,7 +63,7 @@ def cold_start(documents: Documents, prior: TopicPrior, *, covariance: str = "fu
     return _start(jnp.asarray(np.asarray(documents.counts).sum(axis=1)), prior, covariance)
 
 
-@eqx.filter_jit
+@lean_jit
 def _start(totals, prior, covariance):
     inverse = _read_prior(prior)
     words = _WORD_PRECISION * totals.astype(prior.mean.dtype)
@@ -112,7 +112,7 @@ def infer(
     return _infer(documents, topics, prior, start, draws, step, tol, max_steps)
 
 
-@eqx.filter_jit
+@lean_jit
 def _infer(documents, topics, prior, start, draws, step, tol, max_steps):
     counts = documents.counts.astype(topics.dtype)
     inverse = _read_prior(prior)

@@ -18,10 +18,10 @@ The bound never falls.
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from provi.core.compilation import lean_jit
 from provi.models.corpus import Documents
 from provi.models.topics import likelihood
 from provi.models.topics.chunks import in_chunks, out_of_chunks
@@ -55,7 +55,7 @@ def infer_mean_field(
     return minimise(_raised, documents, topics, prior, start, "diagonal", tol, max_steps)
 
 
-@eqx.filter_jit
+@lean_jit
 def mean_field_bounds(documents: Documents, topics: Any, prior: TopicPrior, posterior: LocalPosterior) -> Any:
     """The bound of each document's log evidence (documents,) at its best phi and zeta, in nats; for diagonal q.
 

@@ -14,12 +14,12 @@ where that, plus $\Sigma^{-1}$, is positive definite, and else with the first pa
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 
+from provi.core.compilation import lean_jit
 from provi.models.corpus import Documents
 from provi.models.topics import likelihood
 from provi.models.topics.chunks import in_chunks, out_of_chunks
@@ -130,7 +130,7 @@ def minimise(
     return _minimise(evaluate, documents, topics, prior, start.mean, root, tol, max_steps)
 
 
-@eqx.filter_jit
+@lean_jit
 def _minimise(evaluate, documents, topics, prior, mean, root, tol, max_steps):
     counts = documents.counts.astype(topics.dtype)
     root = jnp.zeros((*mean.shape, mean.shape[1]), mean.dtype) if root is None else root
