@@ -1,11 +1,18 @@
 """Settings of every test: double precision, no silent rank promotion, run-time type checks, no display."""
 
 import importlib.util
+import os
 
 import jax
 import matplotlib
 import pytest
 from jaxtyping import install_import_hook
+
+# Most of the time goes to XLA's compiler. Its older code generator, in one thread a worker, needs about half of it for
+# the same optimisation level. XLA ends the process at a flag that it does not know, so only versions tried get them.
+# Set XLA_FLAGS yourself, to nothing for instance, and these are left out.
+if jax.__version_info__[:2] == (0, 10):
+    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
 
 jax.config.update("jax_enable_x64", True)
 # (n, d) * (d,) must be written as (n, d) * (1, d): a forgotten axis is an error, not a wrong answer.
@@ -24,3 +31,11 @@ def forget_compiled_programs():
     """Each compiled program holds memory maps, of which Linux grants 65530: a worker that keeps all of them crashes."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(scope="module")
+def quick_compilation():
+    """For modules of many short runs of large programs: little optimisation saves more than it costs."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

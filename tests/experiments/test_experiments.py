@@ -9,6 +9,8 @@ from provi.experiments import EXPERIMENTS
 from provi.experiments.rates_measure import CASES, measure
 from provi.experiments.rates_problem import spread_spectrum, well_conditioned
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 FIGURES = [
     pytest.param("mpsgd-figure1", marks=pytest.mark.slow),
     "mpsgd-figure2",

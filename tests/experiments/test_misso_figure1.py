@@ -27,6 +27,8 @@ from provi.experiments.misso_measure import LATE_SAEM, MCEM, MISSO1, MISSO10, MI
 from provi.experiments.misso_picture import LOOKS
 from provi.experiments.misso_problem import synthetic_problem
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @pytest.fixture(scope="module")
 def task():

@@ -26,6 +26,8 @@ from provi.experiments.pgsvi_measure import Curve, follow_rule
 from provi.experiments.pgsvi_problem import IONOSPHERE, factors, judge_dual, problem, synthetic_problem
 from support.members import quick_jit
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 RNG = np.random.default_rng(4)
 
 

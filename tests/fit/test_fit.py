@@ -17,6 +17,8 @@ from provi.fit import _check_arguments
 from provi.runtime.budget import as_budget
 from provi.schedules import ConstantStep, UniformSampling
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def logistic(dim=4, terms=150, seed=0, dtype=np.float64):
     rng = np.random.default_rng(seed)

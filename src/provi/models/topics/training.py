@@ -88,7 +88,8 @@ def stochastic_em(
     state, steps, idle, values = (empty_statistics(topics), topics, prior), 0, 0, []
     end, converged = passes.number, False
     order, chances = generator.spawn(2)  # so that methods with and without draws have the same batches
-    words = sum(float(stratum.counts.sum(dtype=np.float64)) for stratum in strata)
+    with np.errstate(over="ignore"):  # counts too large for the precision are found out in the first pass
+        words = sum(float(stratum.counts.sum(dtype=np.float64)) for stratum in strata)
     with ProgressBar(passes.number, passes.progress, "passes", "ELBO per word") as bar, worker_pool() as pool:
         while len(values) < end:
             batches = _draw_batches(order, corpus.sizes, passes.batch_size)

@@ -9,9 +9,14 @@ from typing import Any
 from provi.core.precision import double_precision
 
 
+def num_processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def worker_pool() -> ThreadPoolExecutor:
     """A thread for each processor: on the CPU, JAX runs a program in the thread that calls it, on one processor."""
-    return ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+    return ThreadPoolExecutor(num_processors())
 
 
 def few_at_a_time(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
@@ -20,7 +25,7 @@ def few_at_a_time(function: Callable[[Any], Any], items: Iterable[Any]) -> Itera
         waiting = collections.deque()
         for item in items:
             waiting.append(pool.submit(double_precision(function), item))
-            if len(waiting) > pool._max_workers:
+            if len(waiting) > num_processors():
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
