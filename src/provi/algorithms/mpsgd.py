@@ -41,7 +41,8 @@ class MPSGD(AbstractStochasticProximal):
 
     step_size: AbstractStepSize = eqx.field(converter=as_step_size)
     num_draws: AbstractBatchSize = eqx.field(converter=as_batch_size, default=1)
-    preconditioner: BlockPreconditioner = BlockPreconditioner()
+    # Made when it is asked for: it holds arrays, and `import provi` must not start JAX, after which forks hang.
+    preconditioner: BlockPreconditioner = eqx.field(default_factory=BlockPreconditioner)
     estimator: AbstractEstimator = Entropy()
     averaging: AbstractAveraging = LastIterate()
     smallest_scale: Any = eqx.field(converter=optional_positive("smallest_scale"), default=None)

@@ -44,25 +44,48 @@ def fine_width(length: int) -> int:
     return padded_size(length, _NARROWEST)
 
 
-def _bucket_widths(lengths: np.ndarray, fewest: int, rounded: Callable[[int], int]) -> np.ndarray:
-    """Widths of the buckets: from all rounded lengths, merge the neighbours that cost least until few are left.
+def _bucket_sizes(lengths: np.ndarray, fewest: int, rounded: Callable[[int], int]) -> tuple[np.ndarray, np.ndarray]:
+    """Widths and sizes of the buckets: from all rounded lengths, merge neighbours that cost least until few are left.
 
-    A bucket of fewer than `fewest` documents is merged as well.
+    A bucket of fewer than `fewest` documents is merged with the next wider one. The widest takes what it lacks from
+    the longest documents of those below, and not all of these: one long document must not widen hundreds.
     """
     all_widths = np.asarray([rounded(int(length)) for length in lengths])
     widths, sizes = (list(part) for part in np.unique(all_widths, return_counts=True))
     while len(widths) > 1:
         costs = [sizes[i] * (widths[i + 1] - widths[i]) for i in range(len(widths) - 1)]
-        small = int(np.argmin(sizes))
+        small = int(np.argmin(sizes[:-1]))
         if len(widths) > MOST_BUCKETS:
             merged = int(np.argmin(costs))
         elif sizes[small] < fewest:
-            merged = min(small, len(costs) - 1)
+            merged = small
         else:
             break
         sizes[merged + 1] += sizes[merged]
         del widths[merged], sizes[merged]
-    return np.asarray(widths)
+    for i in range(len(sizes) - 1, 0, -1):
+        lack = max(0, fewest - sizes[i])
+        sizes[i], sizes[i - 1] = sizes[i] + lack, sizes[i - 1] - lack
+    if len(sizes) > 1 and sizes[0] < fewest:
+        sizes[1] += sizes[0]
+        del widths[0], sizes[0]
+    return np.asarray(widths), np.asarray(sizes)
+
+
+def word_totals(counts: Any) -> np.ndarray:
+    """The sum of each column of a dense or sparse matrix, in double precision; SciPy's own sorts a matrix in place."""
+    if not scipy.sparse.issparse(counts):
+        return np.asarray(counts).sum(axis=0, dtype=np.float64)
+    matrix: Any = counts.tocsr()
+    return np.bincount(matrix.indices, matrix.data, minlength=matrix.shape[1])
+
+
+def with_words(counts: Any) -> Any:
+    """The rows that have words."""
+    if not scipy.sparse.issparse(counts):
+        return counts[np.asarray(counts).any(axis=1)]
+    matrix: Any = counts.tocsr()
+    return matrix[np.add.reduceat(np.append(matrix.data, 0) != 0, matrix.indptr[:-1]) * np.diff(matrix.indptr) > 0]
 
 
 def bucket_documents(counts: Any, fewest: int = 1, rounded: Callable[[int], int] = fine_width) -> Corpus:
@@ -75,8 +98,9 @@ def bucket_documents(counts: Any, fewest: int = 1, rounded: Callable[[int], int]
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     lengths = np.diff(matrix.indptr)
-    widths = _bucket_widths(lengths, fewest, rounded)
-    bucket_of = np.searchsorted(widths, lengths)
+    widths, amounts = _bucket_sizes(lengths, fewest, rounded)
+    bucket_of = np.empty(len(lengths), int)
+    bucket_of[np.argsort(lengths, kind="stable")] = np.repeat(np.arange(len(widths)), amounts)
     buckets, sizes, rows = [], [], []
     for number, width in enumerate(widths):
         chosen = np.flatnonzero(bucket_of == number)

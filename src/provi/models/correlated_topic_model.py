@@ -8,7 +8,7 @@ from sklearn.utils import check_random_state
 
 from provi.algorithms.conjugate_svi import forgetting_rate
 from provi.core.precision import double_precision
-from provi.models.corpus import bucket_documents, coarse_width
+from provi.models.corpus import bucket_documents, coarse_width, with_words, word_totals
 from provi.models.topics.fitted import AbstractFittedTopics
 from provi.models.topics.global_steps import TopicStatistics, empty_statistics
 from provi.models.topics.model import TopicPrior
@@ -128,15 +128,16 @@ class CorrelatedTopicModel(AbstractFittedTopics):
         check_memory(options, X, size, options.passes.warm)
         generator = _generator(self.random_state)
         topics, prior = self._start(X, options, generator)
+        seen, samples, X = word_totals(X) > 0, X.shape[0], with_words(X)  # documents without words tell nothing
+        size = min(size, X.shape[0])
         passes = options.passes._replace(batch_size=size, tolerance=options.passes.tolerance * words)
         corpus = bucket_documents(X, max(1, X.shape[0] // size), coarse_width)
         settings = global_settings(options, X.shape[0], X.dtype)
-        seen = _words_in(X)
 
         def keep(fitted):
             self._keep(fitted.statistics, fitted.topics, fitted.prior)
             self.elbo_, self.n_iter_, self.converged_ = fitted.elbo, len(fitted.elbo), fitted.converged
-            self.n_batch_iter_, self.n_samples_seen_, self.seen_words_ = fitted.num_batches, X.shape[0], seen
+            self.n_batch_iter_, self.n_samples_seen_, self.seen_words_ = fitted.num_batches, samples, seen
             return self.callback is not None and self.callback(self)
 
         stochastic_em(corpus, topics, prior, options.visit, settings, passes, generator, keep)
@@ -155,14 +156,14 @@ class CorrelatedTopicModel(AbstractFittedTopics):
         check_memory(options, X, X.shape[0], warm=False)
         if first:
             topics, prior = self._start(X, options, _generator(self.random_state))
-            statistics, batches, samples, seen = empty_statistics(topics), 1, X.shape[0], _words_in(X)
+            statistics, batches, samples, seen = empty_statistics(topics), 1, X.shape[0], word_totals(X) > 0
         else:
             if options.num_topics != len(self.components_):
                 raise ValueError(f"n_components is {options.num_topics}, but the model has {len(self.components_)}.")
             topics, prior = self._topics(), self._prior()
             statistics = TopicStatistics(*(jnp.asarray(part) for part in self._statistics))
             batches, samples = self.n_batch_iter_ + 1, self.n_samples_seen_ + X.shape[0]
-            seen = self.seen_words_ | _words_in(X)
+            seen = self.seen_words_ | (word_totals(X) > 0)
         rate = 1.0 if first else forgetting_rate(batches - 1, self.learning_offset, self.learning_decay)
         settings = global_settings(options, samples if options.total is None else options.total, X.dtype)
         corpus, generator = bucket_documents(X, rounded=coarse_width), _generator(self.random_state, batches)
@@ -195,12 +196,7 @@ class CorrelatedTopicModel(AbstractFittedTopics):
             raise FloatingPointError("The topics are not finite; counts may be too large for the precision of X.")
         self._statistics = tuple(np.asarray(part) for part in statistics)
         self.components_ = np.ascontiguousarray(components.T)
-        self.topic_mean_, self.topic_covariance_ = mean, covariance
-
-
-def _words_in(X):
-    """Which columns have counts."""
-    return np.asarray(X.sum(axis=0, dtype=np.float64)).ravel() > 0
+        self.topic_mean_, self.topic_covariance_ = mean.copy(), covariance.copy()
 
 
 def _generator(random_state, *more):

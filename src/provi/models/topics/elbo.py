@@ -34,10 +34,10 @@ def document_elbos(
 
 @lean_jit
 def _document_elbos(documents, topics, prior, posterior, points):
-    prior_root = jnp.linalg.cholesky(prior.covariance)
+    inverse_root = _inverse_root(prior)
 
     def evaluate(words, counts, mean, root, points):
-        values, rest = _terms(topics[words], counts, prior.mean, prior_root, mean, root, points)
+        values, rest = _terms(topics[words], counts, prior.mean, inverse_root, mean, root, points)
         pairs = jnp.mean(values.reshape(2, -1), axis=0)
         return rest - jnp.mean(pairs), jnp.std(pairs, ddof=1) / jnp.sqrt(jnp.asarray(pairs.shape[0], pairs.dtype))
 
@@ -53,11 +53,11 @@ def quick_elbos(documents: Documents, topics: Any, prior: TopicPrior, posterior:
 
     The points must not be those by which the posteriors were found, which know them.
     """
-    prior_root = jnp.linalg.cholesky(prior.covariance)
+    inverse_root = _inverse_root(prior)
 
     def evaluate(document, points):
         words, counts, mean, root = document
-        values, rest = _terms(topics[words], counts, prior.mean, prior_root, mean, root, points)
+        values, rest = _terms(topics[words], counts, prior.mean, inverse_root, mean, root, points)
         return rest - draws.chances @ values
 
     counts = documents.counts.astype(topics.dtype)
@@ -65,18 +65,24 @@ def quick_elbos(documents: Documents, topics: Any, prior: TopicPrior, posterior:
     return out_of_chunks(jax.lax.map(lambda chunk: jax.vmap(evaluate)(chunk, draws.points), chunks), counts.shape[0])
 
 
-def _terms(rows, counts, prior_mean, prior_root, mean, root, points):
+def _terms(rows, counts, prior_mean, inverse_root, mean, root, points):
     """f at the draws of one document, and what of the ELBO does not depend on them."""
     scaled, logs = likelihood.scaled_rows(rows)
     weights = likelihood.word_weights(draws_from(mean, root, points), scaled, counts)
-    rest = likelihood.log_scale(logs, counts) - _divergence(prior_mean, prior_root, mean, root)
+    rest = likelihood.log_scale(logs, counts) - _divergence(prior_mean, inverse_root, mean, root)
     return likelihood.values(weights, counts), rest
 
 
-def _divergence(prior_mean, prior_root, mean, root):
+def _inverse_root(prior):
+    """The inverse of the lower Cholesky factor of Sigma."""
+    identity = jnp.eye(prior.mean.shape[0], dtype=prior.mean.dtype)
+    return solve_triangular(jnp.linalg.cholesky(prior.covariance), identity, lower=True)
+
+
+def _divergence(prior_mean, inverse_root, mean, root):
     """KL(q || prior) of one document."""
-    distance = solve_triangular(prior_root, mean - prior_mean, lower=True)
-    spread = solve_triangular(prior_root, jnp.diag(root) if root.ndim == 1 else root, lower=True)
+    distance = inverse_root @ (mean - prior_mean)
+    spread = inverse_root * root[None, :] if root.ndim == 1 else inverse_root @ root
     log_det = jnp.sum(jnp.log(jnp.diagonal(spread)))
     return (jnp.sum(distance**2) + jnp.sum(spread**2) - mean.shape[0]) / 2 - log_det
 

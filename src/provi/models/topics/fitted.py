@@ -167,7 +167,7 @@ class AbstractFittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         return X
 
     def _check_words(self, X, name="X"):
-        words = float(X.sum(dtype=np.float64))
+        words = float((X.data if scipy.sparse.issparse(X) else X).sum(dtype=np.float64))
         if words == 0:
             raise ValueError(f"{name} has no words; at least one document must have some.")
         return words

@@ -90,8 +90,9 @@ def infer(
     r"""The posteriors of the documents, and the number of steps taken for each.
 
     A document is finished when $\frac12|L'\nabla_m|^2 + \frac14|D|_F^2 \le$ `tol`: half the squared length of the
-    natural gradient, in nats; what the ELBO can still gain is a few times that. A step that raises both this and the
-    sampled negative ELBO is not taken, and $t$ is halved; after others it grows by 1.3.
+    natural gradient, in nats. With few topics the ELBO can still gain a few times that; with 40, up to some nats where
+    steps are small against the distance left, and for a diagonal q some documents end at `max_steps`. A step that
+    raises both this and the sampled negative ELBO is not taken, and $t$ is halved; after others it grows by 1.3.
 
     **Arguments:**
 
@@ -210,8 +211,13 @@ def _move_diagonal(prior, point, size):
     return mean - (pull @ (mean - prior.mean)) / jnp.sum(pull), root
 
 
+@jax.custom_batching.sequential_vmap
 def _inverse_root(precision, root):
-    """root C with C lower triangular and C C' the inverse of `precision`; from R R' = precision, R upper: C = R^-T."""
+    """root C with C lower triangular and C C' the inverse of `precision`; from R R' = precision, R upper: C = R^-T.
+
+    One document at a time: jaxlib 0.10 hands the parts of a batch of factorisations to its pool of threads and waits
+    for them in that same pool, where two such programs at once (from 40 topics on) waited for each other for ever.
+    """
     upper = jnp.linalg.cholesky(precision[::-1, ::-1])[::-1, ::-1]
     return solve_triangular(upper, root.T, lower=False).T
 

@@ -92,9 +92,15 @@ def posterior_root(prior: PriorFactors, hessian: Any) -> Any:
 
     With $\Sigma = LL'$ and $RR' = I + L'HL$, R upper triangular, it is $LR^{-T}$: nothing is inverted.
     """
-    middle = jnp.eye(hessian.shape[0], dtype=hessian.dtype) + prior.root.T @ hessian @ prior.root
+    return _posterior_root(prior.root, hessian)
+
+
+@jax.custom_batching.sequential_vmap
+def _posterior_root(prior_root, hessian):
+    """One document at a time, for the reason in `local_steps`."""
+    middle = jnp.eye(hessian.shape[0], dtype=hessian.dtype) + prior_root.T @ hessian @ prior_root
     upper = jnp.linalg.cholesky(middle[::-1, ::-1])[::-1, ::-1]
-    return solve_triangular(upper, prior.root.T, lower=False).T
+    return solve_triangular(upper, prior_root.T, lower=False).T
 
 
 def safe_root(prior: PriorFactors, terms: WordTerms) -> Any:

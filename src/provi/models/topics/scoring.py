@@ -6,8 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
+from provi.core.checks import as_array
 from provi.core.precision import double_precision
-from provi.models.corpus import bucket_documents, coarse_width
+from provi.models.corpus import bucket_documents, coarse_width, with_words, word_totals
 from provi.models.correlated_topic_model import CorrelatedTopicModel
 from provi.models.topics.model import TopicPrior
 from provi.models.topics.options import global_settings, read_options
@@ -28,15 +29,18 @@ def completion_score(
 
     **Arguments:** `components`, p(word | topic), (topics, vocabulary), normalised here; the others count matrices.
     """
-    topics = np.maximum(np.asarray(components, np.float64), _FLOOR)
+    topics = as_array("components", components).astype(np.float64)
+    if topics.ndim != 2 or (topics < 0).any() or not (topics.sum(axis=1) > 0).all():
+        raise ValueError("components must be (topics, words), not negative, with a positive entry in each row.")
+    topics = np.maximum(topics / topics.sum(axis=1, keepdims=True), _FLOOR)
     topics = topics / topics.sum(axis=1, keepdims=True)
-    train = scipy.sparse.csr_matrix(train, dtype=np.float64)
+    train = with_words(scipy.sparse.csr_matrix(train, dtype=np.float64))
     model = CorrelatedTopicModel(len(topics), max_iter=passes, tol=1e-5, random_state=seed)
     options = read_options(model)
     size = min(options.passes.batch_size, train.shape[0])
     corpus = bucket_documents(train, max(1, train.shape[0] // size), coarse_width)
     rules = options.passes._replace(
-        batch_size=size, tolerance=options.passes.tolerance * float(train.sum()), fixed_topics=True
+        batch_size=size, tolerance=options.passes.tolerance * float(train.data.sum()), fixed_topics=True
     )
     prior = TopicPrior(jnp.asarray(np.zeros(len(topics))), jnp.asarray(np.eye(len(topics))))
     settings = global_settings(options, train.shape[0], np.float64)
@@ -44,5 +48,5 @@ def completion_score(
     fitted = stochastic_em(corpus, jnp.asarray(topics.T), prior, options.visit, settings, rules, generator)
     vars(model).update(components_=topics, n_features_in_=topics.shape[1])
     model.topic_mean_, model.topic_covariance_ = np.asarray(fitted.prior.mean), np.asarray(fitted.prior.covariance)
-    model.seen_words_ = np.asarray(train.sum(axis=0)).ravel() > 0
+    model.seen_words_ = word_totals(train) > 0
     return model.log_predictive(observed, held_out, seen_only=True)

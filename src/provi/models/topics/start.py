@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from provi.models.corpus import word_totals
+
 _MOST_DOCUMENTS, _ROUNDS, _CORPUS_SHARE, _NOISE_SHAPE = 4000, 10, 0.1, 100.0
 
 
@@ -17,7 +19,7 @@ def starting_topics(counts: Any, num_topics: int, word_prior: float, generator: 
     no two topics are the same.
     """
     matrix = scipy.sparse.csr_matrix(counts, dtype=np.float64)
-    corpus = np.asarray(matrix.sum(axis=0)).ravel() + word_prior
+    corpus = word_totals(matrix) + word_prior
     chosen = np.flatnonzero(np.diff(matrix.indptr) > 0)
     if len(chosen) > _MOST_DOCUMENTS:
         chosen = np.sort(generator.choice(chosen, _MOST_DOCUMENTS, replace=False))
