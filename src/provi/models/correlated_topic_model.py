@@ -87,7 +87,7 @@ class CorrelatedTopicModel(AbstractFittedTopics):
         num_draws: Any = None,
         local_tol: Any = 1e-3,
         max_local_iter: Any = 100,
-        steps_per_visit: Any = 5,
+        steps_per_visit: Any = 3,
         topic_word_prior: Any = 0.01,
         covariance_shrinkage: Any = 0.02,
         components_init: Any = None,

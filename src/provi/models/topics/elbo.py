@@ -10,7 +10,7 @@ from provi.core.checks import check_count
 from provi.core.compilation import lean_jit
 from provi.models.corpus import Documents
 from provi.models.topics import likelihood
-from provi.models.topics.chunks import in_chunks, out_of_chunks
+from provi.models.topics.chunks import in_chunks, map_worded, out_of_chunks
 from provi.models.topics.draws import BaseDraws, draws_from, normal_pairs
 from provi.models.topics.model import LocalPosterior, TopicPrior
 
@@ -51,7 +51,8 @@ def _document_elbos(documents, topics, prior, posterior, points):
 def quick_elbos(documents: Documents, topics: Any, prior: TopicPrior, posterior: LocalPosterior, draws: BaseDraws):
     """The ELBOs (documents,) by the few points of `base_draws`: with less noise than `document_elbos`, not unbiased.
 
-    The points must not be those by which the posteriors were found, which know them.
+    The points must not be those by which the posteriors were found, which know them. Zero for a document without
+    words: its ELBO if its posterior is the prior, as `infer` has it.
     """
     inverse_root = _inverse_root(prior)
 
@@ -62,7 +63,7 @@ def quick_elbos(documents: Documents, topics: Any, prior: TopicPrior, posterior:
 
     counts = documents.counts.astype(topics.dtype)
     chunks = in_chunks((documents.words, counts, posterior.mean, posterior.root))
-    return out_of_chunks(jax.lax.map(lambda chunk: jax.vmap(evaluate)(chunk, draws.points), chunks), counts.shape[0])
+    return out_of_chunks(map_worded(lambda chunk: jax.vmap(evaluate)(chunk, draws.points), chunks), counts.shape[0])
 
 
 def _terms(rows, counts, prior_mean, inverse_root, mean, root, points):
@@ -103,4 +104,4 @@ def expected_counts(documents: Documents, topics: Any, posterior: LocalPosterior
 
     counts = documents.counts.astype(topics.dtype)
     chunks = in_chunks((documents.words, counts, posterior.mean, posterior.root))
-    return out_of_chunks(jax.lax.map(lambda chunk: jax.vmap(count)(chunk, draws.points), chunks), counts.shape[0])
+    return out_of_chunks(map_worded(lambda chunk: jax.vmap(count)(chunk, draws.points), chunks), counts.shape[0])
