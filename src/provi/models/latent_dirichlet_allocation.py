@@ -152,7 +152,7 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
     def _read(self, X, reset) -> Any:
         dtype = [np.float64, np.float32] if reset else self.components_.dtype
         X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=dtype)
-        check_non_negative(X, "LatentDirichletAllocation: X holds counts of words, which")
+        check_non_negative(X, "LatentDirichletAllocation, where X holds counts of words")
         return X
 
     def _prior(self, name):

@@ -163,7 +163,7 @@ class AbstractFittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
     def _read(self, X, reset) -> Any:
         dtype = [np.float64, np.float32] if reset else self.components_.dtype
         X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=dtype)
-        check_non_negative(X, "CorrelatedTopicModel: X holds counts of words, which")
+        check_non_negative(X, "CorrelatedTopicModel, where X holds counts of words")
         return X
 
     def _check_words(self, X, name="X"):
