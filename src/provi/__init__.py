@@ -10,6 +10,7 @@ from provi.certify import certify
 from provi.core.compilation import enable_compilation_cache
 from provi.core.outcomes import Outcome
 from provi.fit import fit
+from provi.frontends import from_numpyro
 from provi.result import Fit, load
 from provi.runtime.budget import Budget
 
@@ -28,6 +29,7 @@ __all__ = [
     "estimators",
     "families",
     "fit",
+    "from_numpyro",
     "kernels",
     "load",
     "schedules",

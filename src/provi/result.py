@@ -140,7 +140,7 @@ class Summary:
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """The result of `provi.fit`."""
+    """The result of `provi.fit`; `target`, `guarantee` and `call` are None where they are not known."""
 
     posterior: Posterior
     elbo: Estimate
@@ -151,12 +151,29 @@ class Fit:
     num_steps: int
     gradient_evaluations: int
     seconds: float
+    target: Any = dataclasses.field(default=None, compare=False, repr=False)
+    guarantee: Any = dataclasses.field(default=None, compare=False, repr=False)
+    call: str | None = None
 
-    def plot(self) -> "Figure":
-        """The ELBO along the run, and the marginals of the approximation: a matplotlib figure."""
-        from provi.report.plots import plot_fit
+    def plot(self, kind: str = "overview", *, reference: Any = None) -> "Figure":
+        """A matplotlib figure: "overview" (run and marginals), "trace", "bound", "marginals" or "noise".
 
-        return plot_fit(self)
+        `reference`: draws of the posterior from elsewhere, one a row, to show beside the "marginals".
+        """
+        from provi.report.plots import plot
+
+        return plot(self, kind, reference)
+
+    def report(
+        self, path: str | Path, *, title: str | None = None, reference: Any = None, num_draws: int = 2000
+    ) -> Path:
+        """Write one self-contained HTML page: verdict, pictures, ledger, diagnostics, timing, how to reproduce it.
+
+        The arguments are those of `provi.report.html.write_report`.
+        """
+        from provi.report.html import write_report
+
+        return write_report(self, path, title=title, reference=reference, num_draws=num_draws)
 
     def save(self, path: str | Path) -> None:
         """Write everything to one safetensors file; `provi.load(path)` reads it back."""
@@ -175,6 +192,7 @@ class Fit:
             "num_steps": self.num_steps,
             "gradient_evaluations": self.gradient_evaluations,
             "seconds": self.seconds,
+            "call": self.call,
         }
         save_file(tensors, path, metadata={"format": _FORMAT, "fit": json.dumps(metadata)})
 
@@ -200,6 +218,7 @@ def load(path: str | Path) -> Fit:
         num_steps=data["num_steps"],
         gradient_evaluations=data["gradient_evaluations"],
         seconds=data["seconds"],
+        call=data.get("call"),
     )
 
 

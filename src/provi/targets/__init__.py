@@ -20,5 +20,6 @@ from provi.targets.priors import GaussianPrior as GaussianPrior
 from provi.targets.priors import gaussian_prior as gaussian_prior
 from provi.targets.probit_regression import ProbitRegression as ProbitRegression
 from provi.targets.sparse_gaussian_process import SparseGaussianProcess as SparseGaussianProcess
+from provi.targets.transforms import interval as interval
 from provi.targets.whitened import Whitened as Whitened
 from provi.targets.whitened import WhitenedFiniteSum as WhitenedFiniteSum

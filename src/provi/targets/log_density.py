@@ -1,5 +1,6 @@
 """A target from any log density written in JAX."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -10,24 +11,31 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from provi.core.checks import check_count, check_positive
+from provi.core.checks import as_array, check_count, check_positive
 from provi.core.lanczos import extreme_eigenvalues
 from provi.core.precision import double_precision
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 from provi.targets.assumptions import Assumptions, confront, declare
 from provi.targets.base import AbstractTarget
 from provi.targets.constants import Constants
+from provi.targets.constraints import constrained, log_determinant, read_constraints, unconstrained, zeros_for
 from provi.targets.parameters import check_density, element_names, read_example
+from provi.targets.transforms import AbstractBijection
 
 PerPoint: TypeAlias = Float[Array, " draws"]
 
 
 class LogDensity(AbstractTarget):
-    """The density exp(fn), up to a constant. Its shape is what the user declares, or what is estimated."""
+    r"""The density exp(fn), up to a constant. Its shape is what the user declares, or what is estimated.
+
+    With constraints, the vector z holds free coordinates x of the parameters y = f(x), f a bijection, and the density
+    is that of z: $\log p(z) = \mathrm{fn}(f(z)) + \log|\det f'(z)|$. What is declared is declared of this density.
+    """
 
     fn: Callable[..., Any]
     start: Vector
     assumptions: Assumptions
+    bijections: tuple[AbstractBijection, ...] | None
     unravel: Callable[[Vector], Any] = eqx.field(static=True)
     names: tuple[str, ...] | None = eqx.field(static=True)
 
@@ -43,6 +51,7 @@ class LogDensity(AbstractTarget):
         names: Sequence[str] | None = None,
         dtype: Any = None,
         start: Any = None,
+        constraints: Any = None,
     ):
         """**Arguments:**
 
@@ -52,9 +61,13 @@ class LogDensity(AbstractTarget):
         - `strong_convexity`: mu >= 0, where the potential is known to be mu-strongly convex.
         - `smoothness`: M > 0, where its gradient is known to be M-Lipschitz.
         - `log_concave`: whether the potential is convex; implied by `strong_convexity`.
-        - `names`: a name for each coordinate.
+        - `names`: a name for each coordinate of the vector z.
         - `dtype`: the floating type; the example's, or float64 on the CPU, by default.
         - `start`: a point where `fn` is finite; zeros, or the example's values, by default.
+        - `constraints`: the sets that the parameters live in: one for all, a pytree like `dim`, or a dictionary by
+            name, `{"scale": "positive"}`. Each is None (real), `"positive"`, `provi.targets.interval(a, b)`,
+            `"simplex"` or `"ordered"` (along the last axis), `"correlation matrix"` or its Cholesky factor,
+            `"correlation cholesky"` (over the last two). `fn`, the example and `start` are in these sets.
         """
         if not callable(fn):
             raise TypeError(f"fn must be a function that returns the log density, not {type(fn).__name__}.")
@@ -62,11 +75,17 @@ class LogDensity(AbstractTarget):
         # A plain function becomes a pytree without leaves, so that `jax.jit` takes the target as it is.
         self.fn = jax.tree_util.Partial(fn) if jax.tree_util.all_leaves([fn]) else fn
         example = read_example(dim, start, dtype)
+        self.bijections = None if constraints is None else read_constraints(constraints, example)
+        if self.bijections is not None:
+            blank = start is None and isinstance(dim, int | np.integer | float)
+            argument = "dim" if start is None else "start"
+            free = zeros_for if blank else functools.partial(unconstrained, argument)
+            example = free(self.bijections, example)
         self.start, self.unravel = ravel_pytree(example)
         if names is not None and len(names) != self.dim:
             raise ValueError(f"names has {len(names)} entries, but dim is {self.dim}.")
         self.names = None if names is None else tuple(str(name) for name in names)
-        check_density(lambda z: self.fn(self.unravel(z)), self.start)
+        check_density(lambda z: self._log_density(z), self.start)
 
     @property
     def dim(self) -> int:
@@ -81,8 +100,19 @@ class LogDensity(AbstractTarget):
     @property
     @double_precision
     def parameter_names(self) -> tuple[str, ...]:
-        """The names given, the pytree's paths, or `z[0]`, `z[1]`, ..."""
-        return element_names(self.unravel(self.start)) if self.names is None else self.names
+        """The names given, the pytree's paths, or `z[0]`, `z[1]`, ...; `log(scale)` for a free coordinate."""
+        if self.names is not None:
+            return self.names
+        labels = None if self.bijections is None else [bijection.label for bijection in self.bijections]
+        return element_names(self.unravel(self.start), labels)
+
+    @property
+    @double_precision
+    def constrained_names(self) -> tuple[str, ...]:
+        """A name for each number of the user's pytree, in the order of its leaves."""
+        if self.bijections is None:
+            return self.parameter_names
+        return element_names(self._parameters(self.start))
 
     @property
     def constants(self) -> Constants:
@@ -100,8 +130,34 @@ class LogDensity(AbstractTarget):
         return self.assumptions.counterexample
 
     def potential(self, z: Vector) -> Scalar:
-        """-fn(z)."""
-        return -jnp.asarray(self.fn(self.unravel(z)), self.dtype)
+        """-fn(z); with constraints -fn(f(z)) - log |det f'(z)|."""
+        return -jnp.asarray(self._log_density(z), self.dtype)
+
+    @double_precision
+    def constrain(self, z: Any) -> Any:
+        """The user's pytree at z, in NumPy; for draws (n, dim), every leaf has n in front."""
+        points = as_array("z", z)
+        if points.ndim not in (1, 2) or points.shape[-1] != self.dim:
+            raise ValueError(f"z has shape {points.shape}; its last axis must be the dimension {self.dim}.")
+        values = _parameters_at(self, jnp.asarray(np.atleast_2d(points), self.dtype))
+        return jax.tree.map(lambda leaf: np.asarray(leaf if points.ndim == 2 else leaf[0]), values)
+
+    @double_precision
+    def unconstrain(self, parameters: Any) -> np.ndarray:
+        """The vector z of a pytree like the one that `fn` takes; the inverse of `constrain`."""
+        example = jax.tree.map(np.asarray, self._parameters(self.start))
+        values = read_example(example, parameters, self.dtype, "parameters")
+        free = values if self.bijections is None else unconstrained("parameters", self.bijections, values)
+        return np.asarray(ravel_pytree(free)[0])
+
+    def _parameters(self, z: Vector) -> Any:
+        free = self.unravel(z)
+        return free if self.bijections is None else constrained(self.bijections, free)
+
+    def _log_density(self, z: Vector) -> Any:
+        if self.bijections is None:
+            return self.fn(self.unravel(z))
+        return self.fn(self._parameters(z)) + log_determinant(self.bijections, self.unravel(z))
 
     @double_precision
     def estimate_smoothness(self, seed: int, num_points: int = 16, spread: Any = 1.0) -> "LogDensity":
@@ -136,6 +192,11 @@ class LogDensity(AbstractTarget):
         tolerance = float(np.sqrt(np.finfo(self.dtype).eps))
         revised = confront(self.assumptions, smallest, largest, points, tolerance)
         return eqx.tree_at(lambda target: target.assumptions, self, revised)
+
+
+@eqx.filter_jit
+def _parameters_at(target: LogDensity, points: Draws) -> Any:
+    return jax.vmap(target._parameters)(points)
 
 
 @eqx.filter_jit

@@ -1,6 +1,6 @@
 """Parameters as pytrees: the example a user gives, names of its elements, a first trial of the density."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from provi.core.precision import default_dtype, floating_dtype
 from provi.core.types import Scalar, Vector
 
 
-def read_example(dim: Any, start: Any, dtype: Any) -> Any:
+def read_example(dim: Any, start: Any, dtype: Any, argument: str = "start") -> Any:
     """The starting point, as the pytree that the density takes, every leaf of one floating type.
 
     **Arguments:**
@@ -20,6 +20,7 @@ def read_example(dim: Any, start: Any, dtype: Any) -> Any:
     - `dim`: the length of a vector, or an example pytree.
     - `start`: values to use instead of zeros or the example's.
     - `dtype`: the floating type; `None` for the example's, or the default.
+    - `argument`: what errors call `start`.
     """
     if isinstance(dim, int | np.integer | float):
         example: Any = np.zeros(check_count("dim", dim))
@@ -36,25 +37,29 @@ def read_example(dim: Any, start: Any, dtype: Any) -> Any:
     if start is None:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf, chosen), example)
     if jax.tree.structure(start) != jax.tree.structure(example):
-        start = as_array("start", start) if isinstance(example, np.ndarray) else start
-    _check_structure(start, example)
-    return jax.tree.map(lambda leaf: jnp.asarray(as_array("start", leaf), chosen), start)
+        start = as_array(argument, start) if isinstance(example, np.ndarray) else start
+    _check_structure(argument, start, example)
+    return jax.tree.map(lambda leaf: jnp.asarray(as_array(argument, leaf), chosen), start)
 
 
-def _check_structure(start: Any, example: Any) -> None:
+def _check_structure(argument: str, start: Any, example: Any) -> None:
     structures = jax.tree.structure(start), jax.tree.structure(example)
     if structures[0] != structures[1]:
-        raise ValueError(f"start has the structure {structures[0]}, but dim says {structures[1]}.")
+        raise ValueError(f"{argument} has the structure {structures[0]}, but dim says {structures[1]}.")
     for given, wanted in zip(jax.tree.leaves(start), jax.tree.leaves(example), strict=True):
         if np.shape(given) != wanted.shape:
-            raise ValueError(f"start holds a shape {np.shape(given)} where dim says {wanted.shape}.")
+            raise ValueError(f"{argument} holds a shape {np.shape(given)} where dim says {wanted.shape}.")
 
 
-def element_names(example: Any) -> tuple[str, ...]:
-    """A name for each element: the path of its leaf and its index there; `z[0]`, ... for a bare vector."""
+def element_names(example: Any, labels: Sequence[str] | None = None) -> tuple[str, ...]:
+    """A name for each element: the path of its leaf and its index there; `z[0]`, ... for a bare vector.
+
+    `labels`, one a leaf, say what the elements are of the leaf: `log(scale)[0]` for the label `log`.
+    """
     names: list[str] = []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(example):
+    for number, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(example)):
         stem = jax.tree_util.keystr(path, simple=True, separator=".") or "z"
+        stem = f"{labels[number]}({stem})" if labels is not None and labels[number] else stem
         indices = np.ndindex(leaf.shape)
         names += [stem + (f"[{','.join(map(str, index))}]" if index else "") for index in indices]
     return tuple(names)

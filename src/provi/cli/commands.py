@@ -6,17 +6,22 @@ from typing import Annotated
 import typer
 
 from provi.bench.command import app as bench_app
+from provi.cli.certify import certify
+from provi.cli.fit import fit
+from provi.cli.options import Output, Seed
 
 app = typer.Typer(
-    help="ProVI: provable variational inference.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    help="ProVI: provable variational inference.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
+app.command()(fit)
+app.command()(certify)
 
 data_app = typer.Typer(help="Real data sets, by name.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
-
-Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the files that are written.")]
-Seed = Annotated[int, typer.Option(help="Random seed.", min=0)]
 
 
 @app.callback()
@@ -92,7 +97,3 @@ def version() -> None:
 def main() -> None:
     """Entry point of the `provi` command."""
     app()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,5 @@
+"""`python -m provi.cli`."""
+
+from provi.cli.commands import main
+
+main()

@@ -1,0 +1,99 @@
+"""`provi certify`: how far an approximation from anywhere is from the best one."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from provi.certify import certify as run_certify
+from provi.cli.answer import Answer, deliver, judge, print_plain
+from provi.cli.errors import kept_for_the_answer, one_line_errors
+from provi.cli.model_file import is_model_file, load_target
+from provi.cli.options import BudgetText, Confidence, Debug, Json, Quiet, Seed, read_budget
+from provi.result import load
+
+
+def certify(
+    source: Annotated[str, typer.Argument(metavar="MODEL.py:NAME", help="MODEL.py:NAME, the target.")],
+    approximation: Annotated[
+        Path,
+        typer.Argument(help="q.npz with arrays mean and covariance (or variances); or a file of provi fit --save."),
+    ],
+    tol: Annotated[
+        float | None,
+        typer.Option(metavar="NATS", help="Certified means a gap of at most this, in nats. Default: any proven bound."),
+    ] = None,
+    confidence: Confidence = 0.99,
+    compare: Annotated[
+        bool, typer.Option(help="Bound the gap through a better member, at the cost of a fit: sharper.")
+    ] = True,
+    budget: BudgetText = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Certify a Gaussian approximation, however it was found.
+
+    The coordinates of q are those of the target's vector, in the order of target.parameter_names.
+
+    \b
+    python -c "import numpy as np; np.savez('q.npz', mean=m, covariance=C)"
+    provi certify model.py:target q.npz
+
+    \b
+    Exit code 0: a proven bound on the gap, within --tol if that is given. 1: no such bound; the
+    last line says why. 2: bad input; one line says what.
+    """
+    with one_line_errors(source, debug, as_json):
+        with kept_for_the_answer(as_json or quiet):
+            limits = read_budget(budget)
+            if tol is not None and not tol > 0:
+                raise ValueError(f"--tol must be a positive number, not {tol}.")
+            if not is_model_file(source):
+                raise ValueError(f"{source} is not a model file: write MODEL.py:NAME.")
+            q = read_approximation(approximation)
+            target = load_target(source)
+            certificate = run_certify(target, q, confidence, seed=seed, budget=limits, compare=compare)
+
+        def show(console: Console) -> None:
+            print_plain(
+                console, f"{source}: {type(target).__name__}, {target.dim} parameters; q from {approximation}.", ""
+            )
+            certificate.print(console)
+
+        document = {
+            "tol": tol,
+            "seed": seed,
+            "gap": certificate.gap,
+            "kl": certificate.kl,
+            "status": certificate.status,
+            "certificate": certificate.to_dict(),
+        }
+        code = deliver(Answer(judge(certificate, tol, ""), document, show), as_json, quiet)
+    raise typer.Exit(code)
+
+
+def read_approximation(path: Path) -> Any:
+    """What `provi.certify` takes: the pair (mean, covariance or variances) of an .npz file, or a saved fit."""
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {path}.")
+    if path.suffix != ".npz":
+        try:
+            return load(path)
+        except Exception as error:
+            raise ValueError(
+                f"{path} is neither an .npz file with arrays mean and covariance nor a fit saved by ProVI: {error}"
+            ) from None
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: np.asarray(file[name]) for name in file.files}
+    except Exception as error:  # a damaged archive, or one with Python objects in it
+        raise ValueError(f"{path} cannot be read as arrays: {error}") from None
+    spread = next((arrays[name] for name in ("covariance", "variances") if name in arrays), None)
+    if "mean" not in arrays or spread is None:
+        held = ", ".join(map(repr, arrays)) or "nothing"
+        raise ValueError(f"{path} must have arrays 'mean' and 'covariance' (or 'variances'); it holds {held}.")
+    return arrays["mean"], spread

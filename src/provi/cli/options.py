@@ -1,0 +1,94 @@
+"""Options that commands share, and their meaning."""
+
+import inspect
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from provi.cli.table_data import Model
+from provi.runtime.budget import Budget
+
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the files that are written.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Random seed.", min=0)]
+
+# Of `provi fit` and `provi certify`.
+Confidence = Annotated[float, typer.Option(metavar="LEVEL", help="Of the certificate, where it is not deterministic.")]
+BudgetText = Annotated[
+    str | None,
+    typer.Option("--budget", metavar="BUDGET", help="At most so many gradient evaluations (100000), or seconds (60s)."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output, nothing else there.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict only.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+# Of `provi fit`.
+Source = Annotated[
+    str, typer.Argument(metavar="SOURCE", help="MODEL.py:NAME, or a table: data.csv, data.tsv, data.parquet.")
+]
+Tolerance = Annotated[float, typer.Option(metavar="NATS", help="Stop when the gap is certified to be at most this.")]
+ReportFile = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report there.")]
+SaveFile = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write the fit there, for provi.load.")]
+
+# Of `provi fit` with a table.
+ResponseColumn = Annotated[
+    str | None, typer.Option("--target", "-t", metavar="COLUMN", help="Table: the column of the response.")
+]
+ModelName = Annotated[Model | None, typer.Option("--model", "-m", help="Table: the model.")]
+UsedColumns = Annotated[
+    list[str] | None,
+    typer.Option("--columns", metavar="COLUMNS", help="Table: the columns to use, a,b,c; repeatable. Default: all."),
+]
+DroppedColumns = Annotated[
+    list[str] | None, typer.Option("--drop", metavar="COLUMNS", help="Table: columns to leave out, a,b,c; repeatable.")
+]
+CategoricalColumns = Annotated[
+    list[str] | None,
+    typer.Option("--categorical", metavar="COLUMNS", help="Table: columns of numbers that are categories, a,b,c."),
+]
+PositiveLabel = Annotated[
+    str | None,
+    typer.Option("--positive", metavar="LABEL", help="Table: the label that is 1. Default: the later in order."),
+]
+CompleteRows = Annotated[
+    bool, typer.Option("--complete-rows", help="Table: leave out rows with missing entries, instead of refusing.")
+]
+Standardise = Annotated[bool, typer.Option(help="Table: bring columns of numbers to mean 0 and standard deviation 1.")]
+PriorScale = Annotated[
+    float | None,
+    typer.Option("--prior-scale", metavar="SD", help="Table: prior standard deviation of coefficients. Default: 1."),
+]
+
+
+def command_line(command: Callable[..., None], given: Mapping[str, Any]) -> str:
+    """The call of a command as the user could type it again; options that are at their defaults are left out.
+
+    **Arguments:**
+
+    - `given`: the arguments of `command` by name. Option names are theirs, with `as_json` for --json.
+    """
+    words = ["provi", command.__name__]
+    for name, parameter in inspect.signature(command).parameters.items():
+        value, option = given[name], name.removeprefix("as_").replace("_", "-")
+        if parameter.default is parameter.empty:
+            words.append(str(value))
+        elif value == parameter.default or value is None:
+            continue
+        elif isinstance(value, bool):
+            words.append(f"--{option}" if value else f"--no-{option}")
+        else:
+            values = value if isinstance(value, list) else [value]
+            words += [word for item in values for word in (f"--{option}", str(item))]
+    return shlex.join(words)
+
+
+def read_budget(text: str | None) -> Budget | None:
+    """A number of gradient evaluations, or of seconds with an `s` behind it."""
+    if text is None:
+        return None
+    try:
+        return Budget(seconds=float(text[:-1])) if text.endswith("s") else Budget(gradients=int(text))
+    except ValueError:
+        raise ValueError(f"--budget must be a positive number, 100000 gradients or 60s, not {text!r}.") from None

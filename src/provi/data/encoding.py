@@ -1,0 +1,142 @@
+r"""Columns of a table made into a matrix of features.
+
+A column of numbers becomes $(x - c)/s$, c and s its mean and standard deviation; a category with the levels
+$l_0 < l_1 < \dots$ becomes indicators $1\{x = l_1\}, 1\{x = l_2\}, \dots$, with $l_0$ as the reference.
+"""
+
+import dataclasses
+import re
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from provi.data.tables import Column, Columns, as_number, is_missing, is_numeric
+
+_FEW_LEVELS = 10
+"""A text column with more levels than this, and than half of its rows, is taken for names or dates."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedColumn:
+    """How a column enters: `levels`, the reference first, for a category; else (x - centre) / scale."""
+
+    name: str
+    levels: tuple[str, ...] | None = None
+    centre: float = 0.0
+    scale: float = 1.0
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """`name`, or `name=level` for each level but the first."""
+        return (self.name,) if self.levels is None else tuple(f"{self.name}={level}" for level in self.levels[1:])
+
+    @property
+    def words(self) -> str:
+        """The encoding, for people."""
+        if self.levels is not None:
+            listed = ", ".join(map(repr, self.levels[1:]))
+            return f"0/1 for {listed}; reference {self.levels[0]!r}"
+        if (self.centre, self.scale) == (0.0, 1.0):
+            return "as it is"
+        return f"(x - {self.centre:.6g}) / {self.scale:.6g}".replace("- -", "+ ")
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """A matrix of features (rows, d) with a name for each; NaN where an entry is missing.
+
+    - `columns`: how each column of the table entered. - `constant`: columns left out because they do not vary.
+    """
+
+    values: np.ndarray
+    names: tuple[str, ...]
+    columns: tuple[EncodedColumn, ...]
+    constant: tuple[str, ...]
+
+
+def encode_features(
+    table: Columns, names: Sequence[str], *, categorical: Collection[str] = (), standardise: bool = True
+) -> Features:
+    """The features made of the columns `names` of a table.
+
+    **Arguments:**
+
+    - `categorical`: columns to encode as categories whatever they hold, such as codes written as numbers.
+    - `standardise`: whether numbers are brought to mean 0 and standard deviation 1; indicators never are.
+    """
+    parts, columns, constant = [], [], []
+    for name in names:
+        column = table[name]
+        if is_missing(column).all():
+            raise ValueError(f"Column {name!r} has no entries: drop the column.")
+        if name in categorical or not is_numeric(column):
+            if name not in categorical:
+                check_category(name, column)
+            values, encoded = _encode_category(name, column)
+        else:
+            values, encoded = _encode_numbers(name, column, standardise)
+        if encoded is None:
+            constant.append(name)
+        else:
+            parts.append(values)
+            columns.append(encoded)
+    if not parts:
+        raise ValueError("No column is left that varies: features are needed beside the response.")
+    made = tuple(feature for column in columns for feature in column.feature_names)
+    repeated = next((feature for feature in made if made.count(feature) > 1), None)
+    if repeated is not None:
+        raise ValueError(f"Two features are called {repeated!r}, a category's level and a column: rename the column.")
+    return Features(np.concatenate(parts, axis=1), made, tuple(columns), tuple(constant))
+
+
+def check_category(name: str, column: Column) -> None:
+    """Refuse texts that are no levels: numbers mixed with texts, decimal commas, names and dates."""
+    texts = [(row, text) for row, text in enumerate(column, start=1) if text is not None]
+    numbers = [text for _, text in texts if as_number(text) is not None]
+    if numbers:
+        row, text = next(pair for pair in texts if as_number(pair[1]) is None)
+        raise ValueError(
+            f"Column {name!r} mixes numbers ({numbers[0]!r}) with texts ({text!r} in row {row}): mend the entry, leave "
+            f"it empty where the value is missing, or name the column in categorical."
+        )
+    comma = next(((row, text) for row, text in texts if re.fullmatch(r"[+-]?\d+,\d+", text)), None)
+    if comma is not None:
+        raise ValueError(
+            f"Column {name!r} has {comma[1]!r} in row {comma[0]}, which is no number: write a decimal point. "
+            f"For texts that only look like numbers, name the column in categorical."
+        )
+    count = len({text for _, text in texts})
+    if count > _FEW_LEVELS and count > len(texts) / 2:
+        raise ValueError(
+            f"Column {name!r} has {count} different texts in {len(texts)} rows (the first {texts[0][1]!r}): names or "
+            f"dates rather than a category. Drop the column, or name it in categorical to encode it all the same."
+        )
+
+
+def levels_of(column: Column) -> tuple[list[str], np.ndarray]:
+    """The sorted levels as texts, and for each row the place of its own, -1 where it is missing."""
+    present = ~is_missing(column)
+    unique, places = np.unique(column[present].astype(float if is_numeric(column) else str), return_inverse=True)
+    membership = np.full(len(column), -1)
+    membership[present] = places
+    return [f"{level:.12g}" if is_numeric(column) else str(level) for level in unique], membership
+
+
+def _encode_category(name: str, column: Column) -> tuple[np.ndarray, EncodedColumn | None]:
+    levels, membership = levels_of(column)
+    if len(levels) < 2:
+        return np.zeros((len(column), 0)), None
+    indicators = (membership[:, None] == np.arange(1, len(levels))[None, :]).astype(float)
+    indicators[membership < 0] = np.nan
+    return indicators, EncodedColumn(name, tuple(levels))
+
+
+def _encode_numbers(name: str, column: Column, standardise: bool) -> tuple[np.ndarray, EncodedColumn | None]:
+    if np.isinf(column).any():
+        raise ValueError(f"Column {name!r} has infinite entries: leave them empty if they are missing.")
+    if np.nanmax(column) == np.nanmin(column):
+        return np.zeros((len(column), 0)), None
+    encoded = EncodedColumn(name)
+    if standardise:
+        encoded = EncodedColumn(name, None, float(np.nanmean(column)), float(np.nanstd(column)))
+    return ((column - encoded.centre) / encoded.scale)[:, None], encoded

@@ -1,0 +1,156 @@
+"""Tables in files, CSV or Parquet, read column by column: each as numbers, or else as texts.
+
+A column is a float64 array with NaN where an entry is missing, or an object array of `str` with None there. What a
+column means for a model is decided later, in `provi.data.encoding`: a column that is not used may hold anything.
+"""
+
+import csv
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Column: TypeAlias = np.ndarray
+Columns: TypeAlias = dict[str, Column]
+
+MISSING = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "?"})
+"""What stands for a missing entry in a text file. Not "None" and "-", which may be levels of a category."""
+
+_TEXT_FILES, _PARQUET_FILES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
+
+
+def read_table(path: str | Path) -> Columns:
+    """The columns of a file by name, in its order.
+
+    A text file has its names in the first line; entries are separated by commas, semicolons or tabs, whichever the
+    first line has most of; blank lines are skipped. `MISSING` lists what counts as missing.
+
+    **Arguments:**
+
+    - `path`: a file that ends in .csv, .tsv or .txt (UTF-8), or in .parquet or .pq, which needs pyarrow.
+    """
+    file = Path(path)
+    if not file.exists():
+        raise FileNotFoundError(f"There is no file {file}.")
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder; pass a file.")
+    if file.suffix.lower() in _PARQUET_FILES:
+        names, columns = _read_parquet(file)
+    elif file.suffix.lower() in _TEXT_FILES:
+        names, columns = _read_text(file)
+    else:
+        known = ", ".join((*_TEXT_FILES, *_PARQUET_FILES))
+        raise ValueError(f"{file} is not known to be a table: its name must end in one of {known}.")
+    _check_names(file, names)
+    return dict(zip(names, columns, strict=True))
+
+
+def is_numeric(column: Column) -> bool:
+    """Whether a column holds numbers."""
+    return column.dtype.kind == "f"
+
+
+def is_missing(column: Column) -> np.ndarray:
+    """True where an entry is missing."""
+    return np.isnan(column) if is_numeric(column) else np.array([text is None for text in column], bool)
+
+
+def as_number(text: str) -> float | None:
+    """The number that a text writes, or None."""
+    if "_" in text:  # Python reads 1_000 as a number; in a table it is a code.
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _read_text(file: Path) -> tuple[list[str], list[Column]]:
+    numbered: list[tuple[int, list[str]]] = []
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            head = next((line for line in stream if line.strip()), "")
+            stream.seek(0)
+            reader = csv.reader(stream, delimiter=_delimiter(head), skipinitialspace=True, strict=True)
+            for row in reader:
+                if len(row) > 1 or any(cell.strip() for cell in row):
+                    numbered.append((reader.line_num, row))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from None
+    except csv.Error as error:
+        line = numbered[-1][0] if numbered else 0
+        raise ValueError(f"{file} is not a table in CSV: {error}, after line {line}.") from None
+    if not numbered:
+        raise ValueError(f"{file} is empty.")
+    names = [cell.strip() for cell in numbered[0][1]]
+    if all(as_number(name) is not None for name in names):
+        raise ValueError(f"{file} has numbers in its first line: put a line with the names of the columns there.")
+    if len(numbered) == 1:
+        raise ValueError(f"{file} has a line of names but no rows.")
+    for line, row in numbered:
+        if len(row) != len(names):
+            raise ValueError(
+                f"{file}, line {line} has {len(row)} entries, but the first line names {len(names)} columns."
+            )
+    cells = zip(*(row for _, row in numbered[1:]), strict=True)
+    return names, [_as_column(column) for column in cells]
+
+
+def _delimiter(head: str) -> str:
+    """The most frequent of the three in the first line, quoted parts left aside; a comma where there is none.
+
+    Of two that are as frequent, the comma is the one that may be part of a name.
+    """
+    plain = re.sub(r'"[^"]*"', "", head)
+    best = max("\t;,", key=plain.count)
+    return best if best in plain else ","
+
+
+def _as_column(cells: Sequence[str]) -> Column:
+    """Numbers if every entry that is there is one, otherwise texts."""
+    stripped = [cell.strip() for cell in cells]
+    texts = [None if cell in MISSING else cell for cell in stripped]
+    numbers = [math.nan if text is None else as_number(text) for text in texts]
+    if any(number is None for number in numbers):
+        return np.array(texts, object)
+    return np.array(numbers, np.float64)
+
+
+def _read_parquet(file: Path) -> tuple[list[str], list[Column]]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ImportError(f"{file} needs pyarrow to be read: pip install 'provi[streaming]'.") from None
+    try:
+        table = parquet.read_table(file)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{file} is not a Parquet file: {error}") from None
+    if table.num_rows == 0:
+        raise ValueError(f"{file} has no rows.")
+    return [str(name).strip() for name in table.column_names], [_from_arrow(column) for column in table.columns]
+
+
+def _from_arrow(column: Any) -> Column:
+    """Numbers as numbers; booleans, categories, dates and whatever else as texts, like those of a text file."""
+    import pyarrow
+
+    kind = column.type
+    if pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_decimal(kind):
+        # A null becomes NaN; `safe` would refuse whole numbers beyond 2^53.
+        return np.array(column.cast(pyarrow.float64(), safe=False).to_numpy(), np.float64)
+    return _as_column(["" if value is None else str(value) for value in column.to_pylist()])
+
+
+def _check_names(file: Path, names: Sequence[str]) -> None:
+    repeated = sorted({name for name in names if names.count(name) > 1 and name})
+    if repeated:
+        raise ValueError(f"{file} has more than one column called {', '.join(map(repr, repeated))}: rename them.")
+    if "" in names:
+        raise ValueError(
+            f"{file} has no name for column {names.index('') + 1}: name it in the first line, or leave it out "
+            f"(pandas writes such a column unless told index=False)."
+        )

@@ -1,0 +1,3 @@
+"""Models written in other packages, as targets."""
+
+from provi.frontends.numpyro import from_numpyro as from_numpyro

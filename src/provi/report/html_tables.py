@@ -1,0 +1,173 @@
+"""The tables of an HTML report, as rows of text: parameters, correlations, bounds, assumptions, run, versions."""
+
+import dataclasses
+import math
+import os
+import platform
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+import jax
+import numpy as np
+
+from provi.diagnostics.importance import ImportanceDiagnostics
+
+LARGEST_PARAMETERS, LARGEST_CORRELATIONS = 200, 10
+_LARGEST_DENSE = 2000  # dimensions up to which a correlation matrix is formed
+_PACKAGES = ("provi", "jax", "jaxlib", "equinox", "numpy", "scipy", "matplotlib")
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """A table: the first cell of each row is its header.
+
+    `numeric` columns stand to the right, the column `status` is coloured; `stacked`: on a telephone the cells of a row
+    stand below each other, because some hold sentences.
+    """
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    numeric: tuple[int, ...] = ()
+    status: int | None = None
+    stacked: bool = False
+
+
+def parameters(posterior: Any) -> Grid:
+    """Mean, standard deviation and 94% interval of the first 200 parameters."""
+    summary = posterior.summary(0.94)
+    numbers = np.column_stack([summary.mean, summary.standard_deviation, summary.interval])
+    rows = [
+        (name, *(f"{value:#.4g}".rstrip(".").replace("-", "−") for value in row))
+        for name, row in zip(summary.names[:LARGEST_PARAMETERS], numbers[:LARGEST_PARAMETERS], strict=True)
+    ]
+    more = len(summary.names) - len(rows)
+    caption = "Means, standard deviations and central 94% intervals"
+    caption += f"; the first {len(rows)} of {len(summary.names)} parameters" if more else ""
+    return Grid(caption, ("parameter", "mean", "sd", "3%", "97%"), rows, (1, 2, 3, 4))
+
+
+def correlation_matrix(posterior: Any) -> np.ndarray | str:
+    """The correlations of the approximation, or the reason why they are not shown."""
+    family, size = posterior.family, len(posterior.names)
+    if family.scale == "diagonal":
+        return "The family has independent coordinates: all correlations are zero by construction, whatever the data."
+    if size < 2:
+        return "There is one parameter only."
+    if size > _LARGEST_DENSE:
+        return f"Not computed: there are {size} parameters, more than {_LARGEST_DENSE}."
+    covariance = posterior.covariance
+    deviation = np.sqrt(np.diagonal(covariance))
+    return np.clip(covariance / np.outer(deviation, deviation), -1, 1)
+
+
+def strongest(correlation: np.ndarray, names: Sequence[str]) -> Grid:
+    """The ten pairs with the largest correlations in absolute value."""
+    first, second = np.triu_indices(len(correlation), 1)
+    order = np.argsort(-np.abs(correlation[first, second]), kind="stable")[:LARGEST_CORRELATIONS]
+    rows = []
+    for i, j in zip(first[order].tolist(), second[order].tolist(), strict=True):
+        rows.append((names[i], names[j], f"{correlation[i, j]:.3f}".replace("-", "−")))
+    return Grid("The strongest correlations", ("parameter", "with", "correlation"), rows, (2,))
+
+
+def gap_bounds(certificate: Any) -> Grid:
+    """Every bound on the gap that was computed, and the theorem's."""
+    rows = [
+        (
+            bound.name,
+            number(bound.value) if math.isfinite(bound.value) else "none",
+            bound.status if math.isfinite(bound.value) else "none",
+            "" if math.isinf(bound.value) else "always" if bound.confidence is None
+            else f"with {100 * bound.confidence:g}%",
+            bound.detail,
+        )
+        for bound in certificate.bounds
+    ]  # fmt: skip
+    return Grid(
+        "Upper bounds on the gap to the best member, in nats", ("bound", "gap", "status", "holds", "grounds"), rows,
+        (1,), 2, stacked=True
+    )  # fmt: skip
+
+
+def ledger(certificate: Any) -> Grid:
+    """Every assumption with its status and the grounds for it."""
+    rows = [
+        (
+            row.statement,
+            "" if row.value is None else ("yes" if row.value else "no") if isinstance(row.value, bool)
+            else number(row.value, 4),
+            row.status,
+            row.reason,
+        )
+        for row in certificate.assumptions
+    ]  # fmt: skip
+    return Grid("Assumptions", ("assumption", "value", "status", "grounds"), rows, (1,), 2, stacked=True)
+
+
+def diagnostics(fit: Any, found: ImportanceDiagnostics | None) -> Grid:
+    """The ELBO with its error and, where the target was at hand, estimates by importance sampling."""
+    exact = len(fit.history) > 1 and not fit.history["elbo_standard_error"].any()
+    how = "closed form; the error is a bound" if exact else "draws; the error is a standard error"
+    rows = [("ELBO, nats", number(fit.elbo.value, 6), number(fit.elbo.standard_error, 2), how)]
+    if found is not None:
+        tail = "not computed" if found.pareto_k is None else number(found.pareto_k, 2)
+        rows += [
+            ("Pareto k-hat", tail, "", "tail of the importance weights: below 0.5 good, above 0.7 bad"),
+            ("ELBO by fresh draws, nats", number(found.elbo, 6), number(found.elbo_standard_error, 2), "a check"),
+            (
+                "log evidence, nats",
+                number(found.log_evidence, 6),
+                number(found.log_evidence_standard_error, 2),
+                "importance sampling",
+            ),
+            (
+                "KL(q‖posterior), nats",
+                number(found.kl_estimate),
+                number(found.kl_standard_error, 2),
+                "log evidence - ELBO; an estimate, not a bound",
+            ),
+            ("effective sample size", f"{found.effective_sample_size:,.0f}", "", f"of {found.num_draws:,} draws"),
+        ]
+    return Grid("Estimates: none of them is a proof", ("quantity", "value", "error", "how"), rows, (1, 2), stacked=True)
+
+
+def run(fit: Any) -> Grid:
+    """What the run did and what it cost."""
+    rows = [
+        ("outcome", fit.outcome.value),
+        *([("message", fit.message)] if fit.message != fit.outcome.value else []),
+        ("steps", f"{fit.num_steps:,}"),
+        ("gradient evaluations (a linear model: passes over the data)", f"{fit.gradient_evaluations:,}"),
+        ("spent on the certificate's bounds", f"{fit.certificate.num_gradients:,}"),
+        ("seconds, with compilation", number(fit.seconds)),
+    ]
+    rejected = int(fit.history["rejected_steps"][-1]) if len(fit.history) else 0
+    if rejected:
+        rows.append(("steps rejected because numbers were not finite", f"{rejected:,}"))
+    return Grid("The run", ("", "value"), rows)
+
+
+def versions() -> Grid:
+    """Packages, Python, machine and date of the report."""
+    rows = []
+    for name in _PACKAGES:
+        try:
+            rows.append((name, metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            rows.append((name, "not installed as a package"))
+    device = jax.devices()[0]
+    rows += [
+        ("Python", platform.python_version()),
+        ("system", f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"),
+        ("device", f"{device.platform}: {device.device_kind}"),
+        ("report written", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),
+    ]
+    return Grid("Versions at the time of the report", ("", "version"), rows)
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number for people: `digits` significant ones, a true minus sign."""
+    return f"{float(value):.{digits}g}".replace("-", "−")

@@ -1,0 +1,160 @@
+"""Bad input: exit code 2, one line on standard error that names the culprit, nothing on standard output."""
+
+import json
+
+import pytest
+
+GOOD = "a,b,y\n" + "\n".join(f"{i},{i % 3},{i % 2}" for i in range(12)) + "\n"
+LOGISTIC = ("-t", "y", "-m", "logistic")
+
+
+def check_one_line(result, *words):
+    assert result.exit_code == 2, result.output
+    assert not result.stdout
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: ")
+    for word in words:
+        assert word in line
+
+
+def table(change):
+    """GOOD with entries replaced: {(row, column): text}."""
+    rows = [line.split(",") for line in GOOD.splitlines()]
+    for (row, column), text in change.items():
+        rows[row][column] = text
+    return "\n".join(",".join(row) for row in rows) + "\n"
+
+
+TABLES = {
+    "empty": ("", ("is empty",)),
+    "blank": ("\n\n  \n", ("is empty",)),
+    "names only": ("a,b,y\n", ("no rows",)),
+    "no names": ("1,2,0\n3,4,1\n", ("numbers in its first line",)),
+    "duplicate names": ("a,a,y\n1,2,0\n", ("more than one column called 'a'",)),
+    "unnamed column": (",b,y\n1,2,0\n", ("no name for column 1", "index=False")),
+    "ragged": ("a,b,y\n1,2,0\n1,2\n", ("line 3 has 2 entries", "3 columns")),
+    "open quote": ('a,b,y\n1,"2,0\n', ("not a table in CSV",)),
+    "one class": (GOOD.replace(",1\n", ",0\n"), ("'y' has one class only, '0'",)),
+    "three classes": (table({(3, 2): "2"}), ("'y' has 3 classes ('0', '1', '2')", "positive")),
+    "text among numbers": (table({(4, 0): "seven"}), ("'a' mixes numbers ('0') with texts ('seven' in row 4)",)),
+    "decimal comma": (GOOD.replace(",", ";").replace("\n1;", "\n1,5;"), ("'a' mixes numbers",)),
+    "decimal commas": ("a;y\n" + "\n".join(f"{i},5;{i % 2}" for i in range(9)), ("'0,5'", "decimal point")),
+    "names for a category": (
+        "who,y\n" + "\n".join(f"patient {i},{i % 2}" for i in range(30)),
+        ("'who' has 30 different texts in 30 rows", "Drop the column"),
+    ),
+    "infinite": (table({(2, 1): "inf"}), ("'b' has infinite entries",)),
+    "missing": (table({(2, 1): "", (5, 1): "NA"}), ("2 of 12 rows: 'b' 2", "missing-logistic")),
+    "no entries": ("a,b,y\n" + ",1,0\n,2,1\n", ("2 of 2 rows",)),
+    "no labels": ("a,y\n1,\n2,NA\n", ("'y' has no entries",)),
+    "nothing varies": ("a,y\n1,0\n1,1\n", ("No column is left that varies",)),
+    "only the response": ("y\n0\n1\n", ("No columns are left",)),
+    "column called intercept": (GOOD.replace("a,b", "a,intercept"), ("called 'intercept'", "rename")),
+    "two features of one name": ("c,c=u,y\nu,1,0\nt,2,1\n", ("Two features are called 'c=u'",)),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_tables(provi, write, case):
+    text, words = TABLES[case]
+    check_one_line(provi("fit", write("data.csv", text), *LOGISTIC), *words)
+
+
+OPTIONS = {
+    "missing file": (("nowhere.csv", *LOGISTIC), ("There is no file nowhere.csv",)),
+    "folder": ((".", *LOGISTIC), ("is a folder",)),
+    "unknown kind": (("data.xlsx", *LOGISTIC), (".csv", ".parquet")),
+    "no target": (("data.csv", "-m", "logistic"), ("--target COLUMN is needed", "'a', 'b', 'y'")),
+    "no model": (("data.csv", "-t", "y"), ("--model is needed", "logistic, poisson, gp, missing-logistic")),
+    "unknown target": (("data.csv", "-t", "z", "-m", "gp"), ("--target: there is no column 'z'", "'a', 'b', 'y'")),
+    "unknown column": (("data.csv", *LOGISTIC, "--columns", "a,c"), ("--columns: there is no column 'c'",)),
+    "unknown drop": (("data.csv", *LOGISTIC, "--drop", "c"), ("--drop: there is no column 'c'",)),
+    "response as column": (("data.csv", *LOGISTIC, "--columns", "a,y"), ("'y' is the response",)),
+    "all dropped": (("data.csv", *LOGISTIC, "--drop", "a,b"), ("No columns are left",)),
+    "unknown label": (("data.csv", *LOGISTIC, "--positive", "yes"), ("no label 'yes'", "'0', '1'")),
+    "not counts": (("data.csv", "-t", "negative", "-m", "poisson"), ("'negative' must hold counts", "not -1")),
+    "text response": (("data.csv", "-t", "word", "-m", "poisson"), ("'word' must hold numbers", "'w'")),
+    "bad budget": (("data.csv", *LOGISTIC, "--budget", "soon"), ("--budget", "'soon'")),
+    "bad tol": (("data.csv", *LOGISTIC, "--tol", "-1"), ("tol must be a positive number",)),
+    "bad prior": (("data.csv", *LOGISTIC, "--prior-scale", "-1"), ("prior_scale",)),
+    "no folder": (("data.csv", *LOGISTIC, "--report", "no/where.html"), ("--report: there is no folder no",)),
+    "folder as file": (("data.csv", *LOGISTIC, "--save", "."), ("--save: . is a folder",)),
+    "report of missing-logistic": (
+        ("data.csv", "-t", "y", "-m", "missing-logistic", "--report", "r.html"),
+        ("--report cannot be used with --model missing-logistic",),
+    ),
+    "prior of a process": (("data.csv", "-t", "y", "-m", "gp", "--prior-scale", "2"), ("--prior-scale is for",)),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_options(provi, write, case):
+    words, said = OPTIONS[case]
+    changed = GOOD
+    if "negative" in words:
+        changed = changed.replace("b,y", "negative,y").replace(",2,", ",-1,")
+    if "word" in words:
+        changed = changed.replace("b,y", "word,y").replace(",2,", ",u,").replace(",1,", ",v,").replace(",0,", ",w,")
+    write("data.csv", changed)
+    write("data.xlsx", GOOD)
+    check_one_line(provi("fit", *words), *said)
+
+
+MODELS = {
+    "missing file": ("nowhere.py:target", ("There is no file nowhere.py",)),
+    "no name": ("model.py", ("write model.py:NAME",)),
+    "unknown name": ("model.py:other", ("no 'other' in the file", "target", "make")),
+    "not a target": ("model.py:number", ("of type int, not a provi target", "LogDensity")),
+    "a density": ("model.py:density", ("missing a required argument: 'z'", "LogDensity")),
+    "raises": ("model.py:failing", ("model.py, line 25: ZeroDivisionError: division by zero",)),
+    "raises when traced": ("model.py:untraceable", ("model.py, line 29: ", "no_such_name")),
+    "exits": ("model.py:leaving", ("model.py, line 34", "exit 3")),
+}
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_model_files(provi, model_file, case):
+    source, words = MODELS[case]
+    result = provi("fit", source, "--quiet")
+    assert result.exit_code == 2 and not result.stdout, result.output
+    (line,) = (line for line in result.stderr.splitlines() if line != "a line that the model prints")
+    for word in words:
+        assert word in line
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "import provi\n\ntarget = provi.targets.Gaussian([0.0], [[-1.0]])\n",
+            ("bad.py, line 3: ValueError: ", "positive"),
+        ),
+        ("target = 1\ndef f(:\n", ("bad.py, line 2: SyntaxError",)),
+        ("def f():\n    return {}['key']\n\ntarget = f()\n", ("bad.py, line 2: KeyError: 'key'",)),
+        ("import no_such_package\n", ("bad.py, line 1: ModuleNotFoundError", "no_such_package")),
+    ],
+)
+def test_files_that_raise_name_the_line(provi, write, text, words):
+    check_one_line(provi("fit", f"{write('bad.py', text)}:target"), *words)
+
+
+def test_options_of_tables_are_refused_for_model_files(provi, model_file):
+    check_one_line(provi("fit", f"{model_file}:target", "--target", "y"), "--target is for tables")
+    check_one_line(provi("fit", f"{model_file}:target", "--no-standardise"), "--standardise is for tables")
+
+
+def test_not_text_at_all(provi, tmp_path):
+    (tmp_path / "data.csv").write_bytes(b"a,y\n\xff\xfe,1\n")
+    check_one_line(provi("fit", "data.csv", *LOGISTIC), "not UTF-8")
+
+
+def test_debug_shows_the_traceback(provi, model_file):
+    result = provi("fit", f"{model_file}:failing", "--debug")
+    assert result.exit_code == 2
+    assert "Traceback (most recent call last)" in result.stderr and "return 1 / scale" in result.stderr
+
+
+def test_with_json_the_error_is_an_object_too(provi):
+    result = provi("fit", "nowhere.csv", *LOGISTIC, "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout) == {"verdict": "error", "error": "There is no file nowhere.csv."}

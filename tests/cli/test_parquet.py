@@ -1,0 +1,54 @@
+"""Tables from Parquet files."""
+
+import json
+
+import numpy as np
+import pytest
+
+from provi.data.tables import read_table
+
+pyarrow = pytest.importorskip("pyarrow")
+
+
+def save(path, **columns):
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+def test_kinds_of_columns(tmp_path):
+    table = read_table(
+        save(
+            tmp_path / "t.parquet",
+            whole=pyarrow.array([1, None, 3]),
+            real=pyarrow.array([0.5, np.nan, None]),
+            huge=pyarrow.array([2**60 + 1, 2, 3]),
+            flag=[True, False, None],
+            text=["u", None, "w"],
+            category=pyarrow.array(["a", "b", "a"]).dictionary_encode(),
+            day=pyarrow.array([1, 2, None], pyarrow.date32()),
+            empty=pyarrow.nulls(3),
+        )
+    )
+    np.testing.assert_array_equal(table["whole"], [1, np.nan, 3])
+    np.testing.assert_array_equal(table["real"], [0.5, np.nan, np.nan])
+    assert table["huge"][0] == 2.0**60
+    assert table["flag"].tolist() == ["True", "False", None]
+    assert table["text"].tolist() == ["u", None, "w"]
+    assert table["category"].tolist() == ["a", "b", "a"]
+    assert table["day"].tolist() == ["1970-01-02", "1970-01-03", None]
+    assert np.isnan(table["empty"]).all()
+
+
+def test_parquet_and_csv_give_the_same_fit(provi, patients_csv, patients, tmp_path):
+    save(tmp_path / "patients.parquet", **{name: pyarrow.array(column) for name, column in patients.items()})
+    words = ("-t", "died", "-m", "logistic", "--drop", "visits,score", "--json")
+    one, two = (json.loads(provi("fit", file, *words).stdout) for file in ("patients.parquet", patients_csv))
+    assert one["parameters"] == two["parameters"] and one["data"] == two["data"]
+
+
+def test_damaged_files(provi, write):
+    result = provi("fit", write("t.parquet", "no parquet"), "-t", "y", "-m", "gp")
+    assert result.exit_code == 2 and "t.parquet is not a Parquet file" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
