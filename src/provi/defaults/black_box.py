@@ -48,10 +48,15 @@ class CertifiedStop:
 
     def __call__(self, state: Any) -> bool:
         self.run_gradients += int(self.draws(state.step))
+        still = self._looks_stationary(state)
         if self.certificate is not None and self.certificate.status == "none":
-            return self._looks_stationary(state)
+            self.stationary = still
+            return still
         estimate = float(state.gap)
         tol = self.request.tol
+        # Noise may keep the estimate large for ever, where the density is not log-concave; then the first try is here.
+        if still and self.certificate is None and not self.target.constants.log_concave.known:
+            estimate = min(estimate, _FIRST_TRY * tol)
         if not estimate <= _FIRST_TRY * tol:
             return False
         # An estimate of zero (a Gaussian target) is the last level.
@@ -61,7 +66,8 @@ class CertifiedStop:
             return False
         self.tries = level + 1
         self.certificate = self.certify(state.point, level, int(state.step))
-        return self.reached or level == _MOST_TRIES - 1
+        self.stationary = still and self.certificate.status == "none"
+        return self.reached or self.stationary or level == _MOST_TRIES - 1
 
     @property
     def reached(self) -> bool:
@@ -97,10 +103,8 @@ class CertifiedStop:
         return max(limit, 0)
 
     def _looks_stationary(self, state: Any) -> bool:
-        deviation = np.asarray(self.family.marginal_standard_deviation(state.point), np.float64)
-        self.stationarity.record(np.asarray(state.point.loc, np.float64), deviation)
-        self.stationary = self.stationarity.stationary(self.request.tol)
-        return self.stationary
+        point = state.point
+        return self.stationarity.stationary(point.loc, point.scale.matrix, self.request.tol)
 
 
 def fit_black_box(target: AbstractTarget, family: LocationScale, start: Point | None, request: Request) -> Answer:
@@ -149,7 +153,7 @@ def _explained(found: Run, stop: CertifiedStop, certificate: Certificate, reques
             )
         elif stop.stationary:
             outcome = Outcome.STATIONARY
-            message = "the iterates look stationary and their average is precise (a heuristic: nothing is proven)"
+            message = "the approximation has stopped moving (a heuristic: nothing is proven)"
         else:
             outcome = Outcome.COMPLETED
             shown = "none" if gap is None else f"{gap:.3g}"

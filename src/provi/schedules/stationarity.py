@@ -1,55 +1,45 @@
-r"""A heuristic stop where nothing can be proven: are the iterates stationary, and is their average precise enough?
+r"""A heuristic stop where nothing can be proven: does q still move?
 
-Stage one: split $\hat R$ over the last half of the recorded iterates: cut in two, the variance between the halves'
-means against that within them. Stage two: the Monte-Carlo error of their average by batch means, in units of q,
-$\tfrac12\sum_j(\mathrm{mcse}_j/\mathrm{sd}_j)^2$ nats for the location. Neither proves anything: a method that is stuck
-looks stationary too. Two-stage rules of this kind: Dhaka et al. (2020), "Robust, accurate stochastic optimization for
-variational inference".
+q is looked at after 40 steps, 60, 90, 135, ... (each half as many again); it looks stationary when it has moved by
+at most half of `tol` since each of the last two looks, $KL(q_{then} \| q_{now}) \le tol/2$. A method that converges
+moves less and less in each of these growing spans, so that what is left is of the order of the last span's; one that
+wanders in its noise moves as far in each. It proves nothing: a method that is stuck does not move either.
+
+It takes the place of split R-hat over the iterates and the precision of their average (Dhaka et al. 2020), which asks
+for fifty times the gradients here: it was made for steps of constant size, and those of the natural gradient shrink
+with the noise, so that consecutive iterates hardly differ.
 """
 
-import math
+from typing import Any
 
 import numpy as np
+from scipy.linalg import solve
 
-SMALLEST_RECORD, LARGEST_SPLIT_RHAT, _NUM_BATCHES = 40, 1.1, 10
+_FIRST, _GROWTH, _NEEDED = 40, 1.5, 2
 
 
 class StationarityRule:
-    """Collects iterates; `stationary(tol)` answers from the last half of them."""
+    """`stationary(loc, factor, tol)`, called once a step, keeps the Gaussians of the last two looks."""
 
     def __init__(self) -> None:
-        self.iterates: list[np.ndarray] = []
-        self.deviations: list[np.ndarray] = []
+        self.calls, self.next_look = 0, _FIRST
+        self.seen: list[tuple[np.ndarray, np.ndarray]] = []
 
-    def record(self, loc: np.ndarray, deviation: np.ndarray) -> None:
-        """One iterate: its location and the standard deviations of q."""
-        self.iterates.append(np.concatenate([loc, np.log(deviation)]))
-        self.deviations.append(deviation)
-
-    def stationary(self, tol: float) -> bool:
-        """Both stages hold; never before 40 iterates."""
-        if len(self.iterates) < SMALLEST_RECORD:
+    def stationary(self, loc: Any, factor: Any, tol: float) -> bool:
+        """Whether q = N(loc, factor factor') is within tol/2 nats of where it was at both of the last two looks."""
+        self.calls += 1
+        if self.calls < self.next_look:
             return False
-        chain = np.stack(self.iterates[len(self.iterates) // 2 :])
-        return split_rhat(chain) <= LARGEST_SPLIT_RHAT and average_error(chain, self.deviations[-1]) <= tol
+        self.next_look = int(_GROWTH * self.calls)
+        now = np.asarray(loc, np.float64), np.asarray(factor, np.float64)
+        near = len(self.seen) == _NEEDED and all(gaussian_kl(*then, *now) <= tol / 2 for then in self.seen)
+        self.seen = [*self.seen[1 - _NEEDED :], now]
+        return near
 
 
-def split_rhat(chain: np.ndarray) -> float:
-    """The largest split R-hat over the columns of one chain, (steps, quantities); 1 for constant columns."""
-    half = len(chain) // 2
-    halves = np.stack([chain[:half], chain[-half:]])
-    within = halves.var(axis=1, ddof=1).mean(axis=0)
-    between = half * halves.mean(axis=1).var(axis=0, ddof=1)
-    constant = between <= 1e-24 * (1 + np.abs(chain).max(axis=0)) ** 2
-    ratio = (half - 1) / half + between / (half * np.where(within > 0, within, np.inf))
-    ratio = np.where((within > 0) | constant, ratio, np.inf)
-    return math.sqrt(float(np.where(constant, 1.0, ratio).max()))
-
-
-def average_error(chain: np.ndarray, deviation: np.ndarray) -> float:
-    """Half the squared error of the average location in units of q, plus that of the log deviations; nats."""
-    batches = np.array_split(chain, _NUM_BATCHES)
-    means = np.stack([batch.mean(axis=0) for batch in batches])
-    squared = means.var(axis=0, ddof=1) / _NUM_BATCHES
-    dim = len(deviation)
-    return float(0.5 * np.sum(squared[:dim] / deviation**2) + np.sum(squared[dim:]))
+def gaussian_kl(loc: np.ndarray, factor: np.ndarray, other_loc: np.ndarray, other_factor: np.ndarray) -> float:
+    """KL(N(loc, factor factor') || N(other_loc, other_factor other_factor')); infinite where it is not a number."""
+    ratio = solve(other_factor, np.column_stack([factor, loc - other_loc]))
+    _, log_determinant = np.linalg.slogdet(ratio[:, :-1])
+    value = 0.5 * float(np.sum(ratio**2)) - 0.5 * len(loc) - float(log_determinant)
+    return value if np.isfinite(value) else np.inf

@@ -26,7 +26,7 @@ def solve(problem: Problem, setting: float, record: Recorder) -> None:
         z = pm.Normal("z", 0.0, problem.prior_scale, shape=problem.dim)
         # Bernoulli(logit_p=...) turns into NaN where a probability rounds to one, and the fit stops there.
         signed = (1 - 2 * problem.response)[:, None] * problem.design
-        pm.Potential("y", -pm.math.log1pexp(pm.math.dot(signed, z)).sum())
+        pm.Potential("y", -pm.math.log1pexp(pm.math.dot(signed, z)).sum())  # pyright: ignore
         inference = pm.FullRankADVI(random_seed=0, start={"z": np.zeros(problem.dim)})
         inference.fit(
             10**9,
