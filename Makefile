@@ -7,9 +7,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 JOBS ?= 2
 # Two workers on two cores: BLAS threads on top of them only get in each other's way.
 TEST_ENV := OPENBLAS_NUM_THREADS=1
+DOCS_ENV := JOBS=$(JOBS) NO_MKDOCS_2_WARNING=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test lint format bench docs docs-serve clean
 
 help:
 	@echo "make demo    fit bundled data, print summary, ELBO and ledger, write a picture"
@@ -17,6 +18,7 @@ help:
 	@echo "make lint    the same without the tests"
 	@echo "make format  rewrite the code in the house format"
 	@echo "make bench   what one iteration costs beyond its gradients"
+	@echo "make docs    the site in build/site, all code of its pages run (make docs-serve: at http://127.0.0.1:8000)"
 	@echo "make clean   remove what the other targets made, except $(VENV)"
 
 $(BIN)/python:
@@ -52,6 +54,13 @@ format: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-models
 	$(BIN)/python benchmarks/overhead.py
+
+docs: $(VENV)/.installed-dev
+	$(DOCS_ENV) $(BIN)/mkdocs build --strict --quiet
+	@echo "The site: build/site/index.html"
+
+docs-serve: $(VENV)/.installed-dev
+	$(DOCS_ENV) $(BIN)/mkdocs serve
 
 clean:
 	rm -rf build dist out .pytest_cache .ruff_cache .import_linter_cache src/*.egg-info

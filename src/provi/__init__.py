@@ -10,7 +10,7 @@ from provi.certify import certify
 from provi.core.compilation import enable_compilation_cache
 from provi.core.outcomes import Outcome
 from provi.fit import fit
-from provi.frontends import from_numpyro
+from provi.frontends import from_numpyro, from_pymc, from_stan
 from provi.result import Fit, load
 from provi.runtime.budget import Budget
 
@@ -30,6 +30,8 @@ __all__ = [
     "families",
     "fit",
     "from_numpyro",
+    "from_pymc",
+    "from_stan",
     "kernels",
     "load",
     "schedules",

@@ -18,6 +18,7 @@ from provi.defaults.answer import Request, certificate_seed
 from provi.families.base import AbstractFamily
 from provi.families.dual_gaussian import DualGaussian, dual_gaussian
 from provi.families.location_scale import Gaussian, LocationScale
+from provi.report.html_call import describe_call
 from provi.result import Estimate, Fit, Posterior
 from provi.runtime.budget import Budget, as_budget
 from provi.runtime.loop import estimate_elbo
@@ -73,6 +74,9 @@ def fit(
     limits = as_budget(budget)
     family = _default_family(target) if family is None else family
     options: dict[str, Any] = {"progress": progress, "checkpoint": checkpoint, "resume": resume}
+    call = describe_call(
+        target, family, algorithm, tol=tol, confidence=confidence, budget=budget, seed=seed, start=start
+    )
     if algorithm is None:
         if (
             not isinstance(family, DualGaussian) and target.linear_model() is None
@@ -80,7 +84,7 @@ def fit(
             _check_finite(target, target.default_location if start is None else np.asarray(start.loc))
         request = Request(float(tol), float(confidence), limits, seed, options)
         answer = run_default(target, family, start, request)
-        return _as_fit(target, family, answer.run, answer.certificate, seed)
+        return _as_fit(target, family, answer.run, answer.certificate, seed, None, call)
     result = _run_given(target, family, algorithm, start, {"seed": seed, "budget": limits, **options})
     certificate = issue(
         target,
@@ -93,7 +97,7 @@ def fit(
     )
     rejected = int(result.history["rejected_steps"][-1]) if len(result.history) else 0
     certificate = with_guarantee(certificate, family, algorithm.guarantee, result.num_steps, rejected)
-    return _as_fit(target, family, result, certificate, seed)
+    return _as_fit(target, family, result, certificate, seed, algorithm.guarantee, call)
 
 
 def _check_arguments(target: Any, family: Any, algorithm: Any, seed: Any) -> None:
@@ -175,14 +179,22 @@ def _planned_steps(budget: Budget) -> int:
     return _DEFAULT_STEPS if budget.gradients is None and budget.seconds is None else 2**31
 
 
-def _as_fit(target: AbstractTarget, family: AbstractFamily, result: Run, certificate: Certificate, seed: int) -> Fit:
+def _as_fit(
+    target: AbstractTarget,
+    family: AbstractFamily,
+    result: Run,
+    certificate: Certificate,
+    seed: int,
+    guarantee: Any,
+    call: str,
+) -> Fit:
     elbo = result.elbo
     if elbo is None:
         key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)  # a stream that no step uses
         draws = int(np.clip(_ELBO_NUMBERS // target.dim, 128, _ELBO_DRAWS))
         elbo = estimate_elbo(key, target, family, result.point, draws)
     return Fit(
-        posterior=Posterior(family, result.point, target.parameter_names),
+        posterior=Posterior(family, result.point, target.parameter_names, target),
         elbo=Estimate(float(elbo[0]), float(elbo[1])),
         certificate=certificate,
         outcome=result.outcome,
@@ -191,4 +203,7 @@ def _as_fit(target: AbstractTarget, family: AbstractFamily, result: Run, certifi
         num_steps=result.num_steps,
         gradient_evaluations=result.gradient_evaluations,
         seconds=result.seconds,
+        target=target,
+        guarantee=guarantee,
+        call=call,
     )

@@ -104,6 +104,22 @@ def leaving():
     raise SystemExit(3)
 
 number = 5
+
+def leaving_late():
+    return provi.targets.LogDensity(lambda z: leaving(), 2)
+
+def asking():
+    return input()
+
+def positive():
+    def density(z):
+        return 3.0 * jnp.log(z["scale"]) - 5.0 * z["scale"]
+    return provi.targets.LogDensity(density, {"scale": 1.0}, constraints={"scale": "positive"})
+
+import numpyro
+
+def numpyro_model(x):
+    numpyro.sample("z", numpyro.distributions.Normal(x, 1.0))
 """
 
 

@@ -1,6 +1,7 @@
 """Tables from Parquet files."""
 
 import json
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -29,6 +30,8 @@ def test_kinds_of_columns(tmp_path):
             category=pyarrow.array(["a", "b", "a"]).dictionary_encode(),
             day=pyarrow.array([1, 2, None], pyarrow.date32()),
             empty=pyarrow.nulls(3),
+            exact=pyarrow.array([Decimal("0.25"), Decimal("-1.5"), Decimal("3")]),
+            half=pyarrow.array(np.array([0.5, 1.5, 2.0], np.float16)),
         )
     )
     np.testing.assert_array_equal(table["whole"], [1, np.nan, 3])
@@ -39,6 +42,7 @@ def test_kinds_of_columns(tmp_path):
     assert table["category"].tolist() == ["a", "b", "a"]
     assert table["day"].tolist() == ["1970-01-02", "1970-01-03", None]
     assert np.isnan(table["empty"]).all()
+    assert table["exact"].tolist() == [0.25, -1.5, 3.0] and table["half"].tolist() == [0.5, 1.5, 2.0]
 
 
 def test_parquet_and_csv_give_the_same_fit(provi, patients_csv, patients, tmp_path):
@@ -52,3 +56,14 @@ def test_damaged_files(provi, write):
     result = provi("fit", write("t.parquet", "no parquet"), "-t", "y", "-m", "gp")
     assert result.exit_code == 2 and "t.parquet is not a Parquet file" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_columns_of_one_name_and_folders_with_equals_signs(tmp_path):
+    from pyarrow import parquet
+
+    table = pyarrow.Table.from_arrays([pyarrow.array([1.0]), pyarrow.array([2.0])], names=["a", "a"])
+    parquet.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(ValueError, match="more than one column called 'a'"):
+        read_table(tmp_path / "t.parquet")
+    (tmp_path / "b=1").mkdir()
+    assert list(read_table(save(tmp_path / "b=1" / "t.parquet", a=[1.0]))) == ["a"]

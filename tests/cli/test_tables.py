@@ -1,6 +1,7 @@
 """Tables from text files, and their encoding."""
 
 import csv
+import gzip
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from provi.data.responses import binary_response
 from provi.data.tables import MISSING, is_missing, read_table
 
 
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_reading_inverts_writing(tmp_path, delimiter):
-    """Against the csv module: numbers to the last digit, texts with delimiters, quotes and umlauts in them."""
+    """Against the csv module: numbers to the last digit, texts with delimiters, quotes, umlauts, breaks in them."""
     rng = np.random.default_rng(1)
     numbers = rng.normal(size=20) * 10.0 ** rng.integers(-300, 300, 20)
     texts = [f'{"a,b;c"} "{i}" ä\n{i}' for i in range(20)]
@@ -23,7 +24,36 @@ def test_reading_inverts_writing(tmp_path, delimiter):
     table = read_table(tmp_path / "t.csv")
     assert list(table) == ["x, 1", "text"]
     assert np.array_equal(table["x, 1"], numbers)
-    assert table["text"].tolist() == texts
+    assert table["text"].tolist() == [text.replace("\n", " ") for text in texts]
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+def test_compressed_files_and_line_endings(tmp_path, ending):
+    """Whatever the file is called: gzip is known by its first two bytes."""
+    for name, opened in (("t.csv", gzip.open), ("t.csv.gz", gzip.open), ("t.txt", open)):
+        with opened(tmp_path / name, "wb") as stream:
+            stream.write(ending.join(["a,c", "1.5,u", "", "2,v"]).encode())
+        table = read_table(tmp_path / name)
+        assert table["a"].tolist() == [1.5, 2.0] and table["c"].tolist() == ["u", "v"]
+    (tmp_path / "t.csv.gz").write_bytes((tmp_path / "t.csv.gz").read_bytes()[:20])
+    with pytest.raises(ValueError, match="damaged gzip"):
+        read_table(tmp_path / "t.csv.gz")
+
+
+def test_decimal_commas_are_read_when_said(tmp_path):
+    (tmp_path / "t.csv").write_text("a;b;c\n1,5;2;x,y\n-0,25;3,0;1,2,3\n")
+    table = read_table(tmp_path / "t.csv", decimal_comma=True)
+    assert table["a"].tolist() == [1.5, -0.25] and table["b"].tolist() == [2.0, 3.0]
+    assert table["c"].tolist() == ["x,y", "1,2,3"]
+    assert read_table(tmp_path / "t.csv")["a"].tolist() == ["1,5", "-0,25"]
+
+
+def test_what_does_not_print_is_removed(tmp_path):
+    """Colour codes in a table must not reach the terminal."""
+    (tmp_path / "t.csv").write_text('"age\n(years)","\x1b[31mc"\n1,\x1b]0;title\x07u\0\n2,v\n')
+    table = read_table(tmp_path / "t.csv")
+    assert list(table) == ["age (years)", "[31mc"]
+    assert table["[31mc"].tolist() == ["]0;title u", "v"]
 
 
 def test_missing_entries_and_spaces(tmp_path):

@@ -8,6 +8,9 @@ from provi.core.types import Scalar
 LARGEST_CORRECTION = 0.3
 """Largest weight of one measurement against the prediction."""
 
+FIRST_SHARE = 0.25
+"""Of the noise, which the signal is taken to be at first if it is measured smaller: as if four steps had been taken."""
+
 
 class SignalFilter(eqx.Module):
     r"""The squared norm V of the expected gradient at the current point, and the part P of it that noise has left.
@@ -17,7 +20,8 @@ class SignalFilter(eqx.Module):
     b = 1/(k + constant), which weighs all draws alike whatever their number a step, and leaves no noise floor. V is
     predicted by that formula and corrected by the inner product of two independent estimates of the gradient, which
     has mean V. P is what V would be had the start been the optimum: V does not fall below it. Before the first
-    measurement V is infinite and P is 0.
+    measurement V is infinite and P is 0; that measurement may be negative by chance, and a V of zero would never be
+    corrected, as measurements count in proportion to it: so V starts at a quarter of the noise at least.
     """
 
     signal: Scalar
@@ -28,8 +32,9 @@ class SignalFilter(eqx.Module):
         # V changes by half within about 1/b steps, so that is the time over which measurements are averaged.
         weight = jnp.minimum(LARGEST_CORRECTION, best_step(self.signal, noise) / 2)
         corrected = self.signal + weight * (measured - self.signal)
-        first = jnp.isinf(self.signal)
-        return SignalFilter(jnp.maximum(jnp.where(first, measured, corrected), self.noise_left), self.noise_left)
+        first = jnp.maximum(measured, FIRST_SHARE * noise)
+        signal = jnp.where(jnp.isinf(self.signal), first, corrected)
+        return SignalFilter(jnp.maximum(signal, self.noise_left), self.noise_left)
 
     def advance(self, step_size: Scalar, noise: Scalar) -> "SignalFilter":
         """The prediction after a step."""

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from provi.certificates.ledger import Certificate
 
 CERTIFIED, NOT_CERTIFIED = 0, 1
-_WIDTH = 118
+_WIDTH, _NARROWEST = 118, 80
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +32,12 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The verdict, everything else as plain data for JSON, and what prints it for people."""
+    """The verdict, everything else as plain data for JSON, what prints it for people, and lines after the verdict."""
 
     verdict: Verdict
     document: dict[str, Any]
     show: Callable[[Console], None]
+    afterwards: tuple[str, ...] = ()
 
 
 def judge(certificate: Certificate, tol: float | None, reason: str) -> Verdict:
@@ -85,10 +87,16 @@ def deliver(answer: Answer, as_json: bool, quiet: bool) -> int:
         return answer.verdict.exit_code
     if not quiet:
         console = Console(highlight=False, emoji=False)
-        # In a file or a pipe nothing limits the width; 80, which rich would take, cuts words.
-        answer.show(console if console.is_terminal else Console(highlight=False, emoji=False, width=_WIDTH))
+        # In a file or a pipe nothing limits the width; 80, which rich would take, cuts words. A narrow terminal breaks
+        # lines, where rich would cut numbers.
+        known = console.is_terminal or "COLUMNS" in os.environ
+        width = max(console.width, _NARROWEST) if known else _WIDTH
+        answer.show(Console(highlight=False, emoji=False, width=width))
         typer.echo()
     typer.echo(answer.verdict.sentence)
+    if not quiet:
+        for line in answer.afterwards:
+            typer.echo(line)
     return answer.verdict.exit_code
 
 

@@ -9,17 +9,21 @@ from rich.console import Console
 
 from provi.certify import certify as run_certify
 from provi.cli.answer import Answer, deliver, judge, print_plain
-from provi.cli.errors import kept_for_the_answer, one_line_errors
+from provi.cli.errors import kept_for_the_answer
 from provi.cli.model_file import is_model_file, load_target
 from provi.cli.options import BudgetText, Confidence, Debug, Json, Quiet, Seed, read_budget
 from provi.result import load
 
 
 def certify(
-    source: Annotated[str, typer.Argument(metavar="MODEL.py:NAME", help="MODEL.py:NAME, the target.")],
+    source: Annotated[
+        str, typer.Argument(metavar="MODEL.py:NAME", help="A Python file, and the name of a target in it.")
+    ],
     approximation: Annotated[
         Path,
-        typer.Argument(help="q.npz with arrays mean and covariance (or variances); or a file of provi fit --save."),
+        typer.Argument(
+            metavar="Q", help="q.npz with arrays mean and covariance (or variances); or a file of provi fit --save."
+        ),
     ],
     tol: Annotated[
         float | None,
@@ -40,40 +44,38 @@ def certify(
     The coordinates of q are those of the target's vector, in the order of target.parameter_names.
 
     \b
-    python -c "import numpy as np; np.savez('q.npz', mean=m, covariance=C)"
-    provi certify model.py:target q.npz
+    Examples:
+      python -c "import numpy; numpy.savez('q.npz', mean=[0, 0], covariance=numpy.eye(2))"
+      provi certify model.py:target q.npz
+      provi certify model.py:target fit.safetensors --tol 0.01
 
     \b
-    Exit code 0: a proven bound on the gap, within --tol if that is given. 1: no such bound; the
-    last line says why. 2: bad input; one line says what.
+    Exit code 0: a proven bound on the gap, within --tol if that is given. 1: no such
+    bound; the last line says why. 2: bad input; one line says what.
     """
-    with one_line_errors(source, debug, as_json):
-        with kept_for_the_answer(as_json or quiet):
-            limits = read_budget(budget)
-            if tol is not None and not tol > 0:
-                raise ValueError(f"--tol must be a positive number, not {tol}.")
-            if not is_model_file(source):
-                raise ValueError(f"{source} is not a model file: write MODEL.py:NAME.")
-            q = read_approximation(approximation)
-            target = load_target(source)
-            certificate = run_certify(target, q, confidence, seed=seed, budget=limits, compare=compare)
+    with kept_for_the_answer(as_json or quiet):
+        limits = read_budget(budget)
+        if tol is not None and not tol > 0:
+            raise ValueError(f"--tol must be a positive number, not {tol}.")
+        if not is_model_file(source):
+            raise ValueError(f"{source} is not a model file: write MODEL.py:NAME.")
+        q = read_approximation(approximation)
+        target = load_target(source)
+        certificate = run_certify(target, q, confidence, seed=seed, budget=limits, compare=compare)
 
-        def show(console: Console) -> None:
-            print_plain(
-                console, f"{source}: {type(target).__name__}, {target.dim} parameters; q from {approximation}.", ""
-            )
-            certificate.print(console)
+    def show(console: Console) -> None:
+        print_plain(console, f"{source}: {type(target).__name__}, {target.dim} parameters; q from {approximation}.", "")
+        certificate.print(console)
 
-        document = {
-            "tol": tol,
-            "seed": seed,
-            "gap": certificate.gap,
-            "kl": certificate.kl,
-            "status": certificate.status,
-            "certificate": certificate.to_dict(),
-        }
-        code = deliver(Answer(judge(certificate, tol, ""), document, show), as_json, quiet)
-    raise typer.Exit(code)
+    document = {
+        "tol": tol,
+        "seed": seed,
+        "gap": certificate.gap,
+        "kl": certificate.kl,
+        "status": certificate.status,
+        "certificate": certificate.to_dict(),
+    }
+    raise typer.Exit(deliver(Answer(judge(certificate, tol, ""), document, show), as_json, quiet))
 
 
 def read_approximation(path: Path) -> Any:

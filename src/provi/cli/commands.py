@@ -1,5 +1,8 @@
 """The command line. Experiments and data sets are tables of names; there are no others in the library."""
 
+import difflib
+import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -8,25 +11,61 @@ import typer
 from provi.bench.command import app as bench_app
 from provi.cli.certify import certify
 from provi.cli.fit import fit
-from provi.cli.options import Output, Seed
+from provi.cli.options import Json, Output, Seed
+from provi.cli.program import Program
 
 app = typer.Typer(
-    help="ProVI: provable variational inference.",
+    cls=Program,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.command()(fit)
 app.command()(certify)
 
 data_app = typer.Typer(help="Real data sets, by name.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(data_app, name="data")
-app.add_typer(bench_app, name="bench")
+
+
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        version()
+        raise typer.Exit
+    return wanted
+
+
+def _experiments(incomplete: str) -> list[str]:
+    from provi.experiments import EXPERIMENTS
+
+    return [name for name in ("list", *EXPERIMENTS) if name.startswith(incomplete)]
+
+
+def _data_sets(incomplete: str) -> list[tuple[str, str]]:
+    from provi.data.sources import SOURCES
+
+    return [(name, source.about) for name, source in SOURCES.items() if name.startswith(incomplete)]
 
 
 @app.callback()
-def callback() -> None:
-    """ProVI: provable variational inference."""
+def callback(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """ProVI: provable variational inference.
+
+    \b
+    Examples:
+      provi demo
+      provi fit data.csv --target outcome --model logistic --report report.html
+      provi fit model.py:target --tol 0.01
+      provi certify model.py:target q.npz
+
+    \b
+    Exit code 0: done, and certified where that is the question. 1: done, but not
+    certified. 2: bad input; one line on standard error says what. 130: interrupted.
+    """
     from provi.core.compilation import enable_compilation_cache
 
     enable_compilation_cache()
@@ -34,56 +73,100 @@ def callback() -> None:
 
 @app.command()
 def demo(output: Output = Path("out"), seed: Seed = 0) -> None:
-    """Bayesian logistic regression on the breast-cancer data: summary, ELBO and certificate; writes a picture."""
+    """Show a fit, on the breast-cancer data.
+
+    Bayesian logistic regression: prints summary, ELBO and certificate, and writes a picture.
+
+    \b
+    Examples:
+      provi demo
+      provi demo --output pictures
+    """
     from provi.demo import demo as run_demo
 
+    output.mkdir(parents=True, exist_ok=True)  # before the work: a folder that cannot be made is bad input
     run_demo(output, seed)
 
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="The experiment; 'list' names them all.")],
+    name: Annotated[str, typer.Argument(help="The experiment; 'list' names them all.", autocompletion=_experiments)],
     output: Output = Path("out"),
     quick: Annotated[bool, typer.Option("--quick", help="A small version, in seconds.")] = False,
     seed: Seed = 0,
 ) -> None:
-    """Repeat an experiment of the papers: prints a table, writes CSV and a picture, says which claims hold."""
+    """Repeat an experiment of the papers.
+
+    Prints a table, writes CSV and a picture, says which claims hold.
+
+    \b
+    Examples:
+      provi reproduce list
+      provi reproduce mpsgd-figure1 --quick
+    """
     from provi.experiments import EXPERIMENTS
 
     if name == "list":
         typer.echo("\n".join(EXPERIMENTS))
         return
     if name not in EXPERIMENTS:
-        typer.echo(f"There is no experiment {name!r}. Choose one of: {', '.join(EXPERIMENTS)}.", err=True)
-        raise typer.Exit(2)
-    try:
-        EXPERIMENTS[name](output, quick=quick, seed=seed)
-    except FileNotFoundError as error:  # data that are not here; the message says how to get them
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+        meant = _meant(name, EXPERIMENTS)
+        raise ValueError(f"There is no experiment {name!r}.{meant} Choose one of: {', '.join(EXPERIMENTS)}.")
+    output.mkdir(parents=True, exist_ok=True)
+    EXPERIMENTS[name](output, quick=quick, seed=seed)
 
 
 @data_app.command("list")
-def list_data() -> None:
-    """Name the data sets: each with its file here, or else how it is got, and what it is."""
+def list_data(as_json: Json = False) -> None:
+    """Name the data sets.
+
+    Each with what it is and its file here, or else how it is got.
+
+    \b
+    Examples:
+      provi data list
+      provi data list --json
+    """
     from provi.data.loaders import local_copy
     from provi.data.sources import SOURCES
 
+    places = {name: local_copy(name) for name in SOURCES}
+    if as_json:
+        rows = [
+            {"name": name, "about": source.about, "file": places[name] and str(places[name]), "route": source.route}
+            for name, source in SOURCES.items()
+        ]
+        typer.echo(json.dumps(rows, indent=2))
+        return
     for name, source in SOURCES.items():
-        place = local_copy(name) or ("can be downloaded" if source.urls else "by hand")
+        place = places[name] or ("can be downloaded" if source.urls else "by hand")
         typer.echo(f"{name:16}{source.about} [{place}]")
 
 
 @data_app.command("path")
-def data_path(name: Annotated[str, typer.Argument(help="The data set; `provi data list` names them all.")]) -> None:
-    """Print the file of a data set, checked, and downloaded into the cache if need be."""
-    from provi.data import path
+def data_path(
+    name: Annotated[
+        str, typer.Argument(help="The data set; `provi data list` names them all.", autocompletion=_data_sets)
+    ],
+) -> None:
+    """Print the file of a data set.
 
-    try:
-        typer.echo(path(name))
-    except (ValueError, FileNotFoundError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from None
+    It is checked, and downloaded into the cache if need be.
+
+    \b
+    Examples:
+      provi data path a9a
+      python -c "import numpy; print(numpy.load('$(provi data path a9a)').files)"
+    """
+    from provi.data import SOURCES, path
+
+    if name not in SOURCES:
+        raise ValueError(f"name must be one of {', '.join(SOURCES)}; not {name!r}.{_meant(name, SOURCES)}")
+    typer.echo(path(name))
+
+
+app.add_typer(data_app, name="data")
+app.add_typer(bench_app, name="bench")
 
 
 @app.command()
@@ -94,6 +177,11 @@ def version() -> None:
     typer.echo(__version__)
 
 
+def _meant(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
 def main() -> None:
     """Entry point of the `provi` command."""
-    app()
+    app(prog_name="provi")

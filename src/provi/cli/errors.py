@@ -1,62 +1,43 @@
-"""Errors on the command line: one line and the exit code 2, a traceback only with --debug."""
+"""Errors in one line, and files that can be written checked before the work."""
 
 import contextlib
-import json
+import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import typer
-
-BAD_INPUT = 2
 _LONGEST = 600
 
 
-@contextlib.contextmanager
-def one_line_errors(source: str, debug: bool, as_json: bool) -> Iterator[None]:
-    """Turn any exception inside into a line on standard error (with `as_json` also an object on standard output).
-
-    **Arguments:**
-
-    - `source`: of the command, `MODEL.py:NAME` or a table. An error that passed through the model file names its line.
-    - `debug`: print the traceback before.
-    """
-    try:
-        yield
-    except (typer.Exit, typer.Abort, BrokenPipeError):  # the last: of `provi fit ... | head`, no error
-        raise
-    except Exception as error:
-        if debug:
-            traceback.print_exc()
-        message = describe(error, source)
-        typer.echo(f"Error: {message}", err=True)
-        if as_json:
-            typer.echo(json.dumps({"verdict": "error", "error": message}))
-        raise typer.Exit(BAD_INPUT) from None
-
-
-def describe(error: BaseException, source: str = "") -> str:
-    """An exception in one line, with the line of the model file that it came from, if it came from there."""
+def describe(error: BaseException, files: Sequence[str] = ()) -> str:
+    """An exception in one line, with the line of the model file (one of `files`) that it came from, if it did."""
     text = " ".join(str(error).split())
+    if isinstance(error, SystemExit):
+        text = f"the file ends the program (exit {text}) instead of making a target"
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]} ... (--debug shows all)"
     name = type(error).__name__
-    file = Path(source.rpartition(":")[0])
-    line = _line_in(error, file) if file.suffix == ".py" else None
-    if line is not None:
-        return f"{file}, line {line}: {name}: {text}" if text else f"{file}, line {line}: {name}"
+    for file in files:
+        line = line_in(error, file)
+        if line is not None:
+            return f"{file}, line {line}: {name}: {text}" if text else f"{file}, line {line}: {name}"
+    if isinstance(error, SyntaxError) and files:  # Python names no line of a file that it cannot read at all
+        return f"{files[0]}: {name}: {text}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
     # ProVI's own messages say all; of an exception that nobody expected the type is half of the message.
     expected = type(error) in (ValueError, TypeError, FileNotFoundError, ImportError)
     return text if expected and text else f"{name}: {text}".rstrip(": ")
 
 
-def _line_in(error: BaseException, file: Path) -> int | None:
-    """The last line of `file` that the exception passed through, that of its cause before its own."""
+def line_in(error: BaseException, name: str) -> int | None:
+    """The last line of the file `name` that the exception passed through, that of its cause before its own."""
     if error.__cause__ is not None:
-        line = _line_in(error.__cause__, file)
+        line = line_in(error.__cause__, name)
         if line is not None:
             return line
+    file = Path(name)
     if isinstance(error, SyntaxError) and error.filename is not None and _same(error.filename, file):
         return error.lineno
     frames = traceback.extract_tb(error.__traceback__)
@@ -68,14 +49,53 @@ def _same(name: str, file: Path) -> bool:
     return Path(name).name == file.name and Path(name).resolve() == file.resolve()
 
 
-def check_destination(option: str, path: Path | None) -> None:
-    """A file that is to be written after a long run can be written: its folder is there."""
-    if path is not None and path.is_dir():
-        raise ValueError(f"{option}: {path} is a folder; give a file in it.")
-    if path is not None and not path.parent.is_dir():
-        raise ValueError(f"{option}: there is no folder {path.parent}; make it first.")
+def check_destinations(source: str, destinations: dict[str, Path | None]) -> None:
+    """Files to be written after a long run can be written, and overwrite neither the input nor one another.
+
+    **Arguments:**
+
+    - `source`: the file that is read.
+    - `destinations`: by the option that names each; None where it is not given.
+    """
+    taken = {Path(source).resolve(): "the file that is read"}
+    for option, path in destinations.items():
+        if path is None:
+            continue
+        if path.is_dir():
+            raise ValueError(f"{option}: {path} is a folder; give a file in it.")
+        if not path.parent.is_dir():
+            raise ValueError(f"{option}: there is no folder {path.parent}; make it first.")
+        if path.resolve() in taken:
+            raise ValueError(f"{option}: {path} is {taken[path.resolve()]}; give another file.")
+        taken[path.resolve()] = f"that of {option} already"
+        _check_writable(option, path)
 
 
-def kept_for_the_answer(alone: bool) -> contextlib.AbstractContextManager:
-    """If `alone`, standard output is kept for the answer: what a model file prints goes to standard error."""
-    return contextlib.redirect_stdout(sys.stderr) if alone else contextlib.nullcontext()
+def _check_writable(option: str, path: Path) -> None:
+    """By trial: what the file's permissions say is not all (a read-only disk, a folder such as /proc)."""
+    new = not path.exists()
+    try:
+        with path.open("ab"):
+            pass
+        if new:
+            path.unlink()
+    except OSError as error:
+        raise ValueError(f"{option}: {path} cannot be written ({error.strerror}); give another place.") from None
+
+
+@contextlib.contextmanager
+def kept_for_the_answer(alone: bool) -> Iterator[None]:
+    """If `alone`, standard output is kept for the answer: what a model file prints goes to standard error.
+
+    The file descriptor as well, since compilers that a model starts (Stan's) write there without asking Python.
+    """
+    if not alone:
+        yield
+        return
+    with contextlib.redirect_stdout(sys.stderr), contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # no descriptor 1 or 2: closed by the caller
+            kept = os.dup(1)
+            stack.callback(os.close, kept)
+            os.dup2(2, 1)
+            stack.callback(os.dup2, kept, 1)
+        yield

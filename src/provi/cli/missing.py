@@ -1,6 +1,8 @@
 """`--model missing-logistic`: maximum likelihood on incomplete rows, whose gap is estimated, not proven."""
 
+import re
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,10 @@ def fit_missing(data: TableData, tol: float, seed: int, progress: bool) -> Answe
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", UserWarning)
-        model.fit(data.features.values, data.response.values.astype(int))
+        try:
+            model.fit(data.features.values, data.response.values.astype(int))
+        except ValueError as error:
+            raise ValueError(_by_name(str(error), data.features.names)) from error
     notes = [" ".join(str(warning.message).split()) for warning in caught]
     model.feature_names_in_ = np.array(data.features.names, object)  # for the table: the fit itself takes arrays
     summary = model.summary()
@@ -35,6 +40,16 @@ def fit_missing(data: TableData, tol: float, seed: int, progress: bool) -> Answe
         "notes": notes,
     }
     return Answer(_verdict(model, tol), document, show)
+
+
+def _by_name(message: str, names: Sequence[str]) -> str:
+    """An error about columns by number, with their names instead, and without remedies that only Python has."""
+
+    def named(found: re.Match) -> str:
+        return re.sub(r"\d+", lambda number: repr(names[int(number[0])]), found[0])
+
+    numbered = r"columns? \d+(?:(?:, | and )\d+(?! more))*"
+    return re.sub(numbered, named, message.partition(", or give rank=")[0].rstrip(".")) + "."
 
 
 def _verdict(model: Any, tol: float) -> Verdict:

@@ -12,7 +12,15 @@ from provi.cli.table_data import Model
 from provi.runtime.budget import Budget
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the files that are written.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Random seed.", min=0)]
+
+
+def _check_seed(value: int) -> int:
+    if not 0 <= value < 2**63:
+        raise typer.BadParameter(f"{value} is not a whole number from 0 to 2^63 - 1.")
+    return value
+
+
+Seed = Annotated[int, typer.Option(metavar="N", help="Random seed.", callback=_check_seed)]
 
 # Of `provi fit` and `provi certify`.
 Confidence = Annotated[float, typer.Option(metavar="LEVEL", help="Of the certificate, where it is not deterministic.")]
@@ -52,6 +60,7 @@ PositiveLabel = Annotated[
     str | None,
     typer.Option("--positive", metavar="LABEL", help="Table: the label that is 1. Default: the later in order."),
 ]
+DecimalComma = Annotated[bool, typer.Option("--decimal-comma", help="Table: 1,5 is a number, one and a half.")]
 CompleteRows = Annotated[
     bool, typer.Option("--complete-rows", help="Table: leave out rows with missing entries, instead of refusing.")
 ]

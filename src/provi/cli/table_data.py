@@ -1,6 +1,7 @@
 """A table from a file made ready for a model: which columns, which rows, how they are encoded, and that in words."""
 
 import dataclasses
+import difflib
 import enum
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from provi.data.encoding import Features, check_category, encode_features
 from provi.data.responses import Response, binary_response, count_response, standardised_response
-from provi.data.tables import Columns, is_missing, is_numeric, read_table
+from provi.data.tables import Columns, as_number, is_missing, is_numeric, read_table
 
 _LISTED, _LARGEST_TABLE = 12, 40
 
@@ -35,6 +36,7 @@ class TableOptions:
     drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
     positive: str | None = None
+    decimal_comma: bool = False
     complete_rows: bool = False
     standardise: bool = True
     prior_scale: float | None = None
@@ -95,11 +97,13 @@ class TableData:
 
 def read_data(source: str, options: TableOptions) -> TableData:
     """Read the table, choose its columns and rows, encode them. Errors name the column and what to do."""
-    table = read_table(Path(source))
+    table = read_table(Path(source), decimal_comma=options.decimal_comma)
     if options.target is None or options.model is None:
         absent = "--target COLUMN" if options.target is None else "--model"
         models = ", ".join(model.value for model in Model)
         raise ValueError(f"{absent} is needed for a table; models: {models}; columns: {_listed(list(table))}.")
+    if options.positive is not None and options.model is Model.POISSON:
+        raise ValueError("--positive is for labels; --model poisson takes counts.")
     (response_name,) = _find("--target", [options.target], table, split=False)
     categorical = _find("--categorical", options.categorical, table)
     names = _chosen(table, response_name, options)
@@ -129,8 +133,19 @@ def _find(option: str, given: Sequence[str], table: Columns, split: bool = True)
     names = [name if name in table else name.strip() for group in whole for name in group]
     for name in names:
         if name not in table:
-            raise ValueError(f"{option}: there is no column {name!r}; the columns are {_listed(list(table))}.")
+            raise ValueError(
+                f"{option}: there is no column {name!r}; the columns are {_listed(list(table))}.{_meant(name, table)}"
+            )
     return list(dict.fromkeys(names))
+
+
+def _meant(name: str, table: Columns) -> str:
+    """A guess at what was meant: a name that is near, or a file without a line of names."""
+    folded = {known.casefold(): known for known in table}
+    near = difflib.get_close_matches(name.casefold(), folded, 1)
+    if near:
+        return f" Did you mean {folded[near[0]]!r}?"
+    return " Is the first line a line of names?" if any(as_number(known) is not None for known in table) else ""
 
 
 def _rows(
@@ -139,6 +154,9 @@ def _rows(
     """The rows to use, the missing entries by column, and how many rows were left out for which reason."""
     absent = {name: is_missing(table[name]) for name in names}
     missing = {name: int(gone.sum()) for name, gone in absent.items() if gone.any()}
+    empty = [name for name, gone in absent.items() if gone.all()]
+    if empty:
+        raise ValueError(f"No entries at all in {_listed(empty)}: leave such columns out (--drop).")
     labelled = ~is_missing(table[response_name])
     if not labelled.any():
         raise ValueError(f"Column {response_name!r} has no entries.")

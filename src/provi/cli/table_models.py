@@ -36,6 +36,8 @@ def make_problem(data: TableData, model: Model, prior_scale: float | None, seed:
         if prior_scale is not None:
             raise ValueError("--prior-scale is for logistic and poisson: a Gaussian process learns its amplitude.")
         return _process(data, seed, progress)
+    if prior_scale is not None and not 0 < prior_scale < np.inf:
+        raise ValueError(f"--prior-scale must be a positive number, not {prior_scale:g}.")
     if "intercept" in data.features.names:
         raise ValueError("A column is called 'intercept', as the intercept itself is: rename or --drop it.")
     kind, words = {

@@ -68,7 +68,7 @@ def encode_features(
     for name in names:
         column = table[name]
         if is_missing(column).all():
-            raise ValueError(f"Column {name!r} has no entries: drop the column.")
+            raise ValueError(f"Column {name!r} has no entries: leave it out (--drop).")
         if name in categorical or not is_numeric(column):
             if name not in categorical:
                 check_category(name, column)
@@ -97,19 +97,20 @@ def check_category(name: str, column: Column) -> None:
         row, text = next(pair for pair in texts if as_number(pair[1]) is None)
         raise ValueError(
             f"Column {name!r} mixes numbers ({numbers[0]!r}) with texts ({text!r} in row {row}): mend the entry, leave "
-            f"it empty where the value is missing, or name the column in categorical."
+            f"it empty where the value is missing, or make the column a category (--categorical)."
         )
-    comma = next(((row, text) for row, text in texts if re.fullmatch(r"[+-]?\d+,\d+", text)), None)
+    comma = next(((row, text) for row, text in texts if re.fullmatch(r"[+-]?\d+(,\d+)+", text)), None)
     if comma is not None:
         raise ValueError(
-            f"Column {name!r} has {comma[1]!r} in row {comma[0]}, which is no number: write a decimal point. "
-            f"For texts that only look like numbers, name the column in categorical."
+            f"Column {name!r} has {comma[1]!r} in row {comma[0]}: if that is a decimal comma say so (--decimal-comma), "
+            f"if it separates thousands leave it out of the file."
         )
     count = len({text for _, text in texts})
     if count > _FEW_LEVELS and count > len(texts) / 2:
         raise ValueError(
-            f"Column {name!r} has {count} different texts in {len(texts)} rows (the first {texts[0][1]!r}): names or "
-            f"dates rather than a category. Drop the column, or name it in categorical to encode it all the same."
+            f"Column {name!r} has {count} different texts in {len(texts)} rows (the first {texts[0][1]!r}): names, "
+            f"dates or numbers with units, not a category. Write bare numbers, leave the column out (--drop), or make "
+            f"it a category all the same (--categorical)."
         )
 
 
@@ -136,7 +137,13 @@ def _encode_numbers(name: str, column: Column, standardise: bool) -> tuple[np.nd
         raise ValueError(f"Column {name!r} has infinite entries: leave them empty if they are missing.")
     if np.nanmax(column) == np.nanmin(column):
         return np.zeros((len(column), 0)), None
-    encoded = EncodedColumn(name)
-    if standardise:
+    if not standardise:
+        return column[:, None], EncodedColumn(name)
+    with np.errstate(all="ignore"):
         encoded = EncodedColumn(name, None, float(np.nanmean(column)), float(np.nanstd(column)))
+    if not 0 < encoded.scale < np.inf:
+        raise ValueError(
+            f"Column {name!r} has entries from {np.nanmin(column):g} to {np.nanmax(column):g}: their standard "
+            f"deviation is beyond floating point. Change the unit of the column."
+        )
     return ((column - encoded.centre) / encoded.scale)[:, None], encoded

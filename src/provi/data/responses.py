@@ -24,14 +24,16 @@ def binary_response(name: str, column: Column, positive: str | None = None) -> R
     Without `positive` there must be two labels, and the later one in order (of numbers, or of the alphabet) is 1. With
     more labels `positive` stands against all the others.
     """
+    if is_numeric(column):
+        _check_finite(name, column)
     levels, membership = levels_of(column)
     listed = ", ".join(map(repr, levels[:_LISTED])) + (", ..." if len(levels) > _LISTED else "")
     if len(levels) == 1:
         raise ValueError(f"Column {name!r} has one class only, {listed}: rows of two classes are needed.")
     if positive is None and len(levels) > 2:
         raise ValueError(
-            f"Column {name!r} has {len(levels)} classes ({listed}): two are needed. Give the positive label to set one "
-            f"against the others."
+            f"Column {name!r} has {len(levels)} classes ({listed}): two are needed. Set one against the others "
+            f"(--positive LABEL); for counts take --model poisson, for measurements --model gp."
         )
     place = len(levels) - 1 if positive is None else _place(name, levels, positive, is_numeric(column), listed)
     values = (membership == place).astype(float)
@@ -62,8 +64,7 @@ def real_response(name: str, column: Column) -> Response:
     if not is_numeric(column):
         text = next(text for text in column if text is not None and as_number(text) is None)
         raise ValueError(f"Column {name!r} must hold numbers, not texts such as {text!r}.")
-    if np.isinf(column).any():
-        raise ValueError(f"Column {name!r} has infinite entries: leave them empty if they are missing.")
+    _check_finite(name, column)
     return Response(column, f"numbers from {column.min():.4g} to {column.max():.4g}")
 
 
@@ -72,5 +73,13 @@ def standardised_response(name: str, column: Column) -> Response:
     values = real_response(name, column).values
     if values.max() == values.min():
         raise ValueError(f"Column {name!r} has one value only, {values[0]:g}: there is nothing to explain.")
-    centre, scale = float(values.mean()), float(values.std())
+    with np.errstate(all="ignore"):
+        centre, scale = float(values.mean()), float(values.std())
+    if not 0 < scale < np.inf:
+        raise ValueError(f"Column {name!r} has a standard deviation beyond floating point: change its unit.")
     return Response((values - centre) / scale, f"(y - {centre:.6g}) / {scale:.6g}".replace("- -", "+ "))
+
+
+def _check_finite(name: str, column: Column) -> None:
+    if np.isinf(column).any():
+        raise ValueError(f"Column {name!r} has infinite entries: leave them empty if they are missing.")

@@ -5,8 +5,11 @@ column means for a model is decided later, in `provi.data.encoding`: a column th
 """
 
 import csv
+import gzip
+import io
 import math
 import re
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,31 +19,35 @@ import numpy as np
 Column: TypeAlias = np.ndarray
 Columns: TypeAlias = dict[str, Column]
 
-MISSING = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "?"})
+MISSING = frozenset({"", ".", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "?"})
 """What stands for a missing entry in a text file. Not "None" and "-", which may be levels of a category."""
 
 _TEXT_FILES, _PARQUET_FILES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
 
 
-def read_table(path: str | Path) -> Columns:
+def read_table(path: str | Path, *, decimal_comma: bool = False) -> Columns:
     """The columns of a file by name, in its order.
 
-    A text file has its names in the first line; entries are separated by commas, semicolons or tabs, whichever the
-    first line has most of; blank lines are skipped. `MISSING` lists what counts as missing.
+    A text file has its names in the first line; entries are separated by commas, semicolons, tabs or bars, whichever
+    the first line has most of; blank lines are skipped. `MISSING` lists what counts as missing. Line breaks and other
+    control characters inside an entry become spaces.
 
     **Arguments:**
 
-    - `path`: a file that ends in .csv, .tsv or .txt (UTF-8), or in .parquet or .pq, which needs pyarrow.
+    - `path`: a file that ends in .csv, .tsv or .txt (UTF-8; with .gz behind it, compressed), or in .parquet or .pq,
+      which needs pyarrow.
+    - `decimal_comma`: whether 1,5 is a number. It is never guessed: 1,234 may be a thousand.
     """
     file = Path(path)
     if not file.exists():
         raise FileNotFoundError(f"There is no file {file}.")
     if file.is_dir():
         raise ValueError(f"{file} is a folder; pass a file.")
-    if file.suffix.lower() in _PARQUET_FILES:
+    suffix = Path(file.name.lower().removesuffix(".gz")).suffix
+    if suffix in _PARQUET_FILES:
         names, columns = _read_parquet(file)
-    elif file.suffix.lower() in _TEXT_FILES:
-        names, columns = _read_text(file)
+    elif suffix in _TEXT_FILES:
+        names, columns = _read_text(file, decimal_comma)
     else:
         known = ", ".join((*_TEXT_FILES, *_PARQUET_FILES))
         raise ValueError(f"{file} is not known to be a table: its name must end in one of {known}.")
@@ -68,24 +75,24 @@ def as_number(text: str) -> float | None:
         return None
 
 
-def _read_text(file: Path) -> tuple[list[str], list[Column]]:
+def _read_text(file: Path, decimal_comma: bool) -> tuple[list[str], list[Column]]:
     numbered: list[tuple[int, list[str]]] = []
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            head = next((line for line in stream if line.strip()), "")
-            stream.seek(0)
-            reader = csv.reader(stream, delimiter=_delimiter(head), skipinitialspace=True, strict=True)
-            for row in reader:
-                if len(row) > 1 or any(cell.strip() for cell in row):
-                    numbered.append((reader.line_num, row))
+        stream = io.StringIO(_content(file).decode("utf-8-sig"), newline="")
+        head = next((line for line in stream if line.strip()), "")
+        stream.seek(0)
+        reader = csv.reader(stream, delimiter=_delimiter(head), skipinitialspace=True, strict=True)
+        for row in reader:
+            if len(row) > 1 or any(cell.strip() for cell in row):
+                numbered.append((reader.line_num, row))
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 text (byte {error.start}): save it as UTF-8.") from None
+        raise ValueError(f"{file} is not UTF-8 text (byte {error.start}): save it as CSV UTF-8.") from None
     except csv.Error as error:
         line = numbered[-1][0] if numbered else 0
         raise ValueError(f"{file} is not a table in CSV: {error}, after line {line}.") from None
     if not numbered:
         raise ValueError(f"{file} is empty.")
-    names = [cell.strip() for cell in numbered[0][1]]
+    names = [printable(cell) for cell in numbered[0][1]]
     if all(as_number(name) is not None for name in names):
         raise ValueError(f"{file} has numbers in its first line: put a line with the names of the columns there.")
     if len(numbered) == 1:
@@ -93,30 +100,53 @@ def _read_text(file: Path) -> tuple[list[str], list[Column]]:
     for line, row in numbered:
         if len(row) != len(names):
             raise ValueError(
-                f"{file}, line {line} has {len(row)} entries, but the first line names {len(names)} columns."
+                f"{file}, line {line} has {len(row)} entries, but the first line names {len(names)}: "
+                f"{', '.join(map(repr, names[:4]))}{', ...' if len(names) > 4 else ''}."
             )
     cells = zip(*(row for _, row in numbered[1:]), strict=True)
-    return names, [_as_column(column) for column in cells]
+    return names, [_as_column(column, decimal_comma) for column in cells]
+
+
+def _content(file: Path) -> bytes:
+    """The bytes of a file, those of a compressed one whatever it is called."""
+    content = file.read_bytes()
+    if not content.startswith(b"\x1f\x8b"):
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{file} is a damaged gzip file: {error}.") from None
 
 
 def _delimiter(head: str) -> str:
-    """The most frequent of the three in the first line, quoted parts left aside; a comma where there is none.
+    """The most frequent of the four in the first line, quoted parts left aside; a comma where there is none.
 
     Of two that are as frequent, the comma is the one that may be part of a name.
     """
     plain = re.sub(r'"[^"]*"', "", head)
-    best = max("\t;,", key=plain.count)
+    best = max("\t;|,", key=plain.count)
     return best if best in plain else ","
 
 
-def _as_column(cells: Sequence[str]) -> Column:
+def printable(text: str) -> str:
+    """The text without spaces around it; what does not print, such as line breaks and colour codes, becomes spaces."""
+    if text.isprintable():
+        return text.strip()
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
+def _as_column(cells: Sequence[str], decimal_comma: bool = False) -> Column:
     """Numbers if every entry that is there is one, otherwise texts."""
-    stripped = [cell.strip() for cell in cells]
+    stripped = [printable(cell) for cell in cells]
     texts = [None if cell in MISSING else cell for cell in stripped]
-    numbers = [math.nan if text is None else as_number(text) for text in texts]
+    numbers = [math.nan if text is None else as_number(_with_point(text, decimal_comma)) for text in texts]
     if any(number is None for number in numbers):
         return np.array(texts, object)
     return np.array(numbers, np.float64)
+
+
+def _with_point(text: str, decimal_comma: bool) -> str:
+    return text.replace(",", ".") if decimal_comma and "." not in text and text.count(",") == 1 else text
 
 
 def _read_parquet(file: Path) -> tuple[list[str], list[Column]]:
@@ -126,12 +156,13 @@ def _read_parquet(file: Path) -> tuple[list[str], list[Column]]:
     except ImportError:
         raise ImportError(f"{file} needs pyarrow to be read: pip install 'provi[streaming]'.") from None
     try:
-        table = parquet.read_table(file)
+        with parquet.ParquetFile(file) as opened:  # `read_table` would make columns of folders called a=1
+            table = opened.read()
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{file} is not a Parquet file: {error}") from None
     if table.num_rows == 0:
         raise ValueError(f"{file} has no rows.")
-    return [str(name).strip() for name in table.column_names], [_from_arrow(column) for column in table.columns]
+    return [printable(str(name)) for name in table.column_names], [_from_arrow(column) for column in table.columns]
 
 
 def _from_arrow(column: Any) -> Column:

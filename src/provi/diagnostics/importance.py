@@ -12,6 +12,7 @@ With weights $w = p(z)/q(z)$, $z \sim q$, and $p = e^{-\phi}$, normalised or not
 import dataclasses
 import io
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -25,10 +26,12 @@ from provi.core.checks import check_count
 from provi.core.precision import double_precision
 from provi.core.types import RandomKey
 from provi.diagnostics.pareto import FEWEST_WEIGHTS, pareto_k, tail_advice
+from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget
 
+_CHUNKS_AT_ONCE = 16
 _STREAM = 2**31 - 2  # a stream of the seed that no step of a run and no estimate of the ELBO uses
 
 
@@ -37,7 +40,7 @@ class ImportanceDiagnostics:
     """Estimates of the quality of q from `num_draws` draws, in nats; none of them is a bound.
 
     - `elbo`, `log_evidence`, `kl_estimate` = `log_evidence - elbo`: with standard errors (delta method).
-    - `half_variance_log_weights`: Var(log w)/2. - `fisher_sixth`: E|s|^2/6, None unless the base is normal.
+    - `half_variance_log_weights`: Var(log w)/2. - `fisher_sixth`: E|s|^2/6, None in dual form or of another base.
     - `effective_sample_size`: (sum w)^2 / sum w^2. - `pareto_k`: the tail index of w, None without arviz-stats.
     - `advice`: what the tail index means, in words; `notes`: where single estimates are not to be trusted.
     """
@@ -92,7 +95,7 @@ class ImportanceDiagnostics:
 
 @double_precision
 def importance_diagnostics(
-    target: AbstractTarget, family: LocationScale, point: Point, *, num_draws: int = 10_000, seed: int = 0
+    target: AbstractTarget, family: AbstractFamily, point: Any, *, num_draws: int = 10_000, seed: int = 0
 ) -> ImportanceDiagnostics:
     """Estimate ELBO, log evidence and KL(q||p) at a point of the family, and whether the weights can be trusted.
 
@@ -102,7 +105,7 @@ def importance_diagnostics(
     **Arguments:**
 
     - `target`: its log density may be unnormalised; `log_evidence` and `elbo` then lack the same constant.
-    - `family`, `point`: q, of any base and scale: `fit.posterior.family`, `fit.posterior.point`.
+    - `family`, `point`: q, of any base and scale, or in dual form: `fit.posterior.family`, `fit.posterior.point`.
     - `num_draws`: at least 25, which is what the fit of the tail needs.
     """
     if family.dim != target.dim:
@@ -110,8 +113,21 @@ def importance_diagnostics(
     num_draws = check_count("num_draws", num_draws, minimum=FEWEST_WEIGHTS)
     key = jax.random.fold_in(jax.random.key(check_count("seed", seed, minimum=0)), _STREAM)
     chunk = int(np.clip(2**20 // family.dim, 1, 64))
-    arrays = _weights_and_residuals(key, target, family, point, num_draws, chunk)
-    log_weights, residuals = (np.asarray(array, np.float64)[:num_draws] for array in arrays)
+    if isinstance(family, LocationScale):
+        num_chunks = -(-num_draws // chunk)
+        # A number of chunks at a time, so that runs of all lengths share one program.
+        count = min(num_chunks, _CHUNKS_AT_ONCE)
+        parts = [
+            _weights_and_residuals(key, target, family, point, jnp.asarray(first), count, chunk)
+            for first in range(0, num_chunks, count)
+        ]
+        log_weights, residuals = (
+            np.concatenate([np.asarray(array, np.float64) for array in arrays])[:num_draws]
+            for arrays in zip(*parts, strict=True)
+        )
+    else:
+        log_weights = np.asarray(_weights(key, target, family, point, num_draws), np.float64)
+        residuals = None
     broken = int(np.sum(np.isnan(log_weights) | (log_weights == np.inf)))
     if broken:
         raise ValueError(
@@ -125,9 +141,9 @@ def importance_diagnostics(
 
 @eqx.filter_jit
 def _weights_and_residuals(
-    key: RandomKey, target: AbstractTarget, family: LocationScale, point: Point, num_draws: int, chunk: int
+    key: RandomKey, target: AbstractTarget, family: LocationScale, point: Point, first: Array, count: int, chunk: int
 ) -> tuple[Float[Array, " draws"], Float[Array, " draws"]]:
-    """log w and |s|^2 for each draw; a few more than `num_draws`, to fill the last chunk."""
+    """log w and |s|^2 for each draw of `count` chunks from the `first` on; every chunk has its own stream."""
     factors = point.scale.factorise()
     u_shape = jax.ShapeDtypeStruct((chunk, point.scale.base_dim), point.loc.dtype)
     adjoint = jax.linear_transpose(point.scale.apply, u_shape)
@@ -140,19 +156,28 @@ def _weights_and_residuals(
         (pulled,) = adjoint(gradients + family.score(point, u, factors))
         return -potentials - log_q, jnp.sum(pulled**2, axis=1)
 
-    log_weights, residuals = jax.lax.map(one_chunk, jnp.arange(-(-num_draws // chunk)))
+    log_weights, residuals = jax.lax.map(one_chunk, first + jnp.arange(count))
     return log_weights.reshape(-1), residuals.reshape(-1)
 
 
-def _summarise(log_weights: np.ndarray, residuals: np.ndarray, family: LocationScale) -> ImportanceDiagnostics:
+@eqx.filter_jit
+def _weights(
+    key: RandomKey, target: AbstractTarget, family: AbstractFamily, point: Any, num_draws: int
+) -> Float[Array, " draws"]:
+    """log w for each draw, for families that know their density but not its score at base draws."""
+    z = family.sample(key, point, num_draws)
+    return -jax.vmap(target.potential)(z) - jax.vmap(lambda row: family.log_prob(point, row))(z)
+
+
+def _summarise(log_weights: np.ndarray, residuals: np.ndarray | None, family: AbstractFamily) -> ImportanceDiagnostics:
     largest = float(log_weights.max())
     log_evidence = largest + math.log(float(np.exp(log_weights - largest).mean()))
     # The deviations of w / mean(w) from 1 are those of log mean(w), by the delta method.
     ratios = np.exp(log_weights - log_evidence)
     elbo, elbo_error = _mean(log_weights)
     half_variance = _mean((log_weights - elbo) ** 2 / 2) if math.isfinite(elbo) else (math.inf, math.inf)
-    fisher = _mean(residuals / 6) if math.isfinite(elbo) else (math.inf, math.inf)
-    normal = isinstance(family.base, Normal)
+    fisher = (math.inf, math.inf) if residuals is None or not math.isfinite(elbo) else _mean(residuals / 6)
+    normal = isinstance(family.base, Normal) and residuals is not None
     effective = float(ratios.sum() ** 2 / (ratios**2).sum())
     notes = _notes(family, effective)
     # Impossible at a stationary Gaussian q, beyond the noise.
@@ -182,7 +207,7 @@ def _summarise(log_weights: np.ndarray, residuals: np.ndarray, family: LocationS
     )
 
 
-def _notes(family: LocationScale, effective: float) -> list[str]:
+def _notes(family: AbstractFamily, effective: float) -> list[str]:
     notes = []
     if not family.base.has_score:
         notes.append("q is zero outside a bounded set, so log_evidence and kl_estimate miss the mass of p there.")

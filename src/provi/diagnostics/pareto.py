@@ -45,10 +45,14 @@ def pareto_k(log_weights: np.ndarray) -> float:
     return float(fitted) if np.isfinite(fitted) else math.nan
 
 
+def usable_k(num_draws: int) -> float:
+    """The k-hat from which `num_draws` weights are of no use: 0.7, less with few draws, where it is 1 - 1/log10 S."""
+    return min(USABLE_K, 1 - 1 / math.log10(num_draws))
+
+
 def tail_advice(tail: float | None, num_draws: int) -> str:
-    """What k-hat of `num_draws` weights says about q and about what is computed from the weights."""
-    # With few draws even k below 0.7 is too much: the threshold of Vehtari et al. for S draws is 1 - 1/log10 S.
-    usable = min(USABLE_K, 1 - 1 / math.log10(num_draws))
+    """What k-hat of `num_draws` weights says of q, and what to do next."""
+    usable = usable_k(num_draws)
     if tail is None:
         return "Pareto k-hat was not computed, so it is not known whether the importance weights can be trusted."
     if math.isnan(tail):
@@ -56,9 +60,14 @@ def tail_advice(tail: float | None, num_draws: int) -> str:
     if tail < min(GOOD_K, usable):
         return f"k-hat {tail:.2f}: good. q covers the posterior; log_evidence and kl_estimate can be trusted."
     if tail < usable:
-        return f"k-hat {tail:.2f}: usable, but the weights may have no variance. Take several times as many draws."
+        return (
+            f"k-hat {tail:.2f}: usable. Means and probabilities under q may be off: correct them by the importance "
+            f"weights (fit.loo() does), and take several times as many draws, as the weights may have no variance."
+        )
     return (
-        f"k-hat {tail:.2f}, above {usable:.2f}: log_evidence, kl_estimate and their standard errors cannot be trusted; "
-        f"q misses part of the posterior. Take a richer family (scale='triangular', base=StudentT(5)), reparameterise "
-        f"the model, or use MCMC."
+        f"k-hat {tail:.2f}, above {usable:.2f}: q misses part of the posterior; its means and standard deviations, "
+        f"log_evidence and kl_estimate cannot be trusted. The certificate is about the best member of the family, not "
+        f"about the posterior. Next: reparameterise the model (hierarchical ones non-centred, scales by their "
+        f"logarithm); take a richer family (scale='triangular' instead of 'diagonal', base=StudentT(5)); or run NUTS, "
+        f"started from draws of this fit."
     )

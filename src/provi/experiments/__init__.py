@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from provi.experiments import (
     ctm_figure3,
+    front_ends,
     misso_figure1,
     mpsgd_figure1,
     mpsgd_figure2,
@@ -17,6 +18,7 @@ from provi.experiments.report import Claim, Report
 
 EXPERIMENTS: dict[str, Callable[..., Report]] = {
     "ctm-figure3": ctm_figure3.run,
+    "front-ends": front_ends.run,
     "misso-figure1": misso_figure1.run,
     "mpsgd-figure1": mpsgd_figure1.run,
     "mpsgd-figure2": mpsgd_figure2.run,

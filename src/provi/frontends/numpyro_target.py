@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.checks import as_array
+from provi.core.checks import as_array, check_count
 from provi.core.precision import double_precision
 from provi.core.types import Draws, Indices, Scalar, Vector
 from provi.frontends.numpyro_model import NumPyroModel, Unravel, abstractly, deterministic_sites, observed_sites
+from provi.frontends.numpyro_predict import replicate
 from provi.targets.assumptions import Assumptions
-from provi.targets.base import AbstractFiniteSum, AbstractTarget
+from provi.targets.base import AbstractFiniteSum, AbstractTarget, read_points
 from provi.targets.constants import Constants
 from provi.targets.linear_models import AbstractLinearModel
 from provi.targets.parameters import element_names
@@ -77,6 +78,14 @@ class AbstractNumPyroTarget(AbstractTarget):
         """log p(y | z) of each datum, by observed site; for draws (n, dim), n of each. Without any `scale`."""
         return self._at(z, _log_likelihoods)
 
+    @double_precision
+    def predict(self, z: Any, seed: int) -> dict[str, np.ndarray]:
+        """Data drawn from p(y | z), by observed site, one replicate for each row of z."""
+        points = read_points(z, self.dim)
+        rows = jnp.asarray(np.atleast_2d(points), self.dtype)
+        found = replicate(self.model, self.unravel, rows, check_count("seed", seed, minimum=0))
+        return {name: value if points.ndim == 2 else value[0] for name, value in found.items()}
+
     @property
     @double_precision
     def observed_data(self) -> dict[str, np.ndarray]:
@@ -94,9 +103,7 @@ class AbstractNumPyroTarget(AbstractTarget):
         return free_coordinates("values", self.model, self.unravel(self.start), values)
 
     def _at(self, z: Any, function: Callable[[Any, Draws], Any]) -> dict[str, np.ndarray]:
-        points = as_array("z", z)
-        if points.ndim not in (1, 2) or points.shape[-1] != self.dim:
-            raise ValueError(f"z has shape {points.shape}; its last axis must be the dimension {self.dim}.")
+        points = read_points(z, self.dim)
         found = function(self, jnp.asarray(np.atleast_2d(points), self.dtype))
         return {name: np.asarray(leaf if points.ndim == 2 else leaf[0]) for name, leaf in found.items()}
 

@@ -11,15 +11,12 @@ from markupsafe import Markup
 
 from provi.core.checks import check_count
 from provi.core.precision import double_precision
-from provi.diagnostics.importance import ImportanceDiagnostics, importance_diagnostics
-from provi.families.dual_gaussian import DualGaussian
-from provi.families.location_scale import Gaussian
+from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.report import html_tables as tables
 from provi.report.html_call import fingerprint
 from provi.report.html_figures import correlation_picture, marginals_picture, run_pictures
 from provi.report.html_verdict import distance_words, family_words, verdict
 
-_LARGEST_DENSE = 500  # dimensions up to which a Gaussian in dual form is written with its covariance
 _LONGEST = 2000  # characters of one text of the user's
 
 
@@ -85,14 +82,8 @@ def _diagnose(fit: Any, num_draws: int) -> ImportanceDiagnostics | str:
             "k-hat was not computed: the fit does not hold its target. "
             "dataclasses.replace(fit, target=target).report(...) has it."
         )
-    family, point = fit.posterior.family, fit.posterior.point
     try:
-        if isinstance(family, DualGaussian):
-            if family.dim > _LARGEST_DENSE:
-                return f"k-hat was not computed: dual form with {family.dim} parameters, more than {_LARGEST_DENSE}."
-            family = Gaussian(family.dim)
-            point = family.point_from_covariance(fit.posterior.mean, fit.posterior.covariance, fit.target.dtype)
-        return importance_diagnostics(fit.target, family, point, num_draws=num_draws)
+        return fit.diagnose(num_draws)
     except ValueError as error:
         return f"k-hat could not be computed: {error}"
 

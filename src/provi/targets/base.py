@@ -1,13 +1,15 @@
 """What a target is: a potential on R^d and what is known of its shape."""
 
 import abc
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from provi.core.checks import as_array
 from provi.core.types import Indices, Scalar, Vector
 from provi.targets.constants import Constants
 
@@ -18,6 +20,9 @@ class AbstractTarget(eqx.Module):
     Arrays that may change between runs are leaves, sizes and names are static: a function compiled
     for one target serves every other of the same shapes.
     """
+
+    variable: ClassVar[str] = "parameters"
+    """What the vector z is called as one variable of the model, where the model says no more than that."""
 
     @property
     @abc.abstractmethod
@@ -47,6 +52,44 @@ class AbstractTarget(eqx.Module):
     def default_location(self) -> np.ndarray:
         """Where a run starts unless told otherwise: zero. A target whose density may not be finite there says where."""
         return np.zeros(self.dim)
+
+    def constrain(self, z: Any) -> Any:
+        """The parameters at z in the model's own space, a dictionary of NumPy arrays; for draws (n, dim), n in front.
+
+        Here z itself. Models with constraints, or with quantities computed from the parameters, say so.
+        """
+        return {self.variable: read_points(z, self.dim)}
+
+    @property
+    def constrained_names(self) -> tuple[str, ...]:
+        """A name for each number of `constrain`, in the order of its leaves."""
+        return self.parameter_names
+
+    def unconstrain(self, values: Any) -> np.ndarray:
+        """The vector z of parameters in the model's own space; the inverse of `constrain`."""
+        if not isinstance(values, Mapping) or self.variable not in values:
+            raise ValueError(f"values must be a dictionary with {self.variable!r}, as `constrain` returns it.")
+        return read_points(values[self.variable], self.dim)
+
+    @property
+    def axis_labels(self) -> dict[str, dict[str, Sequence[str]]]:
+        """For variables of `constrain` whose axes have names: variable -> {axis: a label for each entry}, in order."""
+        return {}
+
+    @property
+    def observed_data(self) -> dict[str, np.ndarray]:
+        """The data by name; empty where the target does not know them."""
+        return {}
+
+    def log_likelihood(self, z: Any) -> dict[str, np.ndarray]:
+        """log p(y_n | z) of each datum, by name; for draws (n, dim), n in front. Empty where it is not known."""
+        del z
+        return {}
+
+    def predict(self, z: Any, seed: int) -> dict[str, np.ndarray]:
+        """Data drawn from p(y | z), by name, one replicate for each row of z. Empty where that is not known."""
+        del z, seed
+        return {}
 
     def curvature_bounds(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         """Proven matrices (low, high) with low <= Hessian of the potential <= high everywhere.
@@ -94,3 +137,11 @@ class AbstractFiniteSum(AbstractTarget):
     def minibatch_potential(self, z: Vector, indices: Indices) -> Scalar:
         """prior(z) + num_terms * mean of the terms at `indices`: unbiased when they are drawn uniformly."""
         return self.prior_potential(z) + self.num_terms * jnp.mean(self.term_potentials(z, indices))
+
+
+def read_points(z: Any, dim: int) -> np.ndarray:
+    """One point (dim,) or draws (n, dim), finite, as a NumPy array; a `ValueError` names `z`."""
+    points = as_array("z", z)
+    if points.ndim not in (1, 2) or points.shape[-1] != dim:
+        raise ValueError(f"z has shape {points.shape}; its last axis must be the dimension {dim}.")
+    return points

@@ -1,6 +1,6 @@
 """Gaussian-process models: a function drawn from a Gaussian process, one datum a function value."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ from provi.targets.data import default_names
 from provi.targets.generalised_linear_model import GeneralisedLinearModel
 from provi.targets.likelihoods import AbstractLikelihood, BernoulliLogit
 from provi.targets.priors import GaussianPrior
+from provi.targets.responses import pointwise_log_likelihood, replicated_responses
+from provi.targets.row_blocks import Rows
 
 LARGEST_DENSE = 2000
 """Number of data up to which the model can be seen as a linear one."""
@@ -30,6 +32,7 @@ class GaussianProcess(AbstractFiniteSum):
     vectors of length N, by natural gradients; for log-concave likelihoods with a deterministic certificate.
     """
 
+    variable: ClassVar[str] = "f"
     inputs: Float[Array, "terms columns"]
     response: Float[Array, " terms"]
     kernel: AbstractKernel
@@ -107,6 +110,31 @@ class GaussianProcess(AbstractFiniteSum):
     def term_potentials(self, z: Vector, indices: Indices | slice) -> Any:
         """-log p(y_n | z_n) for n in `indices`."""
         return self.likelihood.potential(z[indices], self.response[indices])
+
+    def row_data(self) -> tuple[Any, Any]:
+        """Which function value each datum sees, and the datum."""
+        return jnp.arange(self.num_terms), self.response
+
+    def rows(self, data: Any) -> Rows:
+        """Some data, with their positions in place of a design."""
+        return Rows(*data)
+
+    def predictor(self, rows: Rows, z: Vector) -> Any:
+        """eta_n = z_n."""
+        return z[rows.design]
+
+    @property
+    def observed_data(self) -> dict[str, np.ndarray]:
+        """The responses, as "y"."""
+        return {"y": np.asarray(self.response)}
+
+    def log_likelihood(self, z: Any) -> dict[str, np.ndarray]:
+        """log p(y_n | z_n) of each datum; for draws (n, dim), n in front."""
+        return pointwise_log_likelihood(self, z)
+
+    def predict(self, z: Any, seed: int) -> dict[str, np.ndarray]:
+        """Responses drawn from p(y | z), one replicate of all data for each row of z."""
+        return replicated_responses(self, z, seed)
 
     @property
     def constants(self) -> Constants:

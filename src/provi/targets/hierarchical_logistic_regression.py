@@ -1,22 +1,26 @@
 """Hierarchical logistic regression: coefficients for each group, drawn around common ones."""
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from provi.core.checks import check_positive
+from provi.core.checks import as_array, check_positive
 from provi.core.functions import softplus
 from provi.core.precision import double_precision
 from provi.core.types import Indices, Scalar, Vector
-from provi.targets.base import AbstractFiniteSum
+from provi.targets.base import AbstractFiniteSum, read_points
 from provi.targets.constants import Constants, outer_spectrum, proven
 from provi.targets.data import read_binary, read_design, read_groups
+from provi.targets.likelihoods import BernoulliLogit
 from provi.targets.logistic_regression import LogisticRegression
 from provi.targets.priors import GaussianPrior
+from provi.targets.responses import pointwise_log_likelihood, replicated_responses
+from provi.targets.row_blocks import Rows
 
 
 class HierarchicalLogisticRegression(AbstractFiniteSum):
@@ -31,6 +35,7 @@ class HierarchicalLogisticRegression(AbstractFiniteSum):
     eigenvalues enclose 1/t^2. Hence mu = lambda_min(A), and M <= lambda_max(A) + max_g lambda_max(X_g'X_g)/4.
     """
 
+    likelihood: ClassVar[BernoulliLogit] = BernoulliLogit()
     design: Float[Array, "terms width"]
     response: Float[Array, " terms"]
     membership: Int[Array, " terms"]
@@ -95,6 +100,49 @@ class HierarchicalLogisticRegression(AbstractFiniteSum):
         local = self._split(z)[1][self.membership[indices]]
         eta = jnp.sum(self.design[indices] * local, axis=1)
         return softplus((1 - 2 * self.response[indices]) * eta)
+
+    def row_data(self) -> tuple[Any, Any]:
+        """Covariates and group of each row, and its label."""
+        return (self.design, self.membership), self.response
+
+    def rows(self, data: Any) -> Rows:
+        """Some rows, as `predictor` takes them."""
+        return Rows(*data)
+
+    def predictor(self, rows: Rows, z: Vector) -> Float[Array, " batch"]:
+        """eta_n = x_n' z_g(n) of these rows."""
+        covariates, membership = rows.design
+        return jnp.sum(covariates * self._split(z)[1][membership], axis=1)
+
+    def constrain(self, z: Any) -> dict[str, np.ndarray]:
+        """The common coefficients `theta` (p,) and those of the groups, `z` (G, p); for draws (n, dim), n in front."""
+        points, width = read_points(z, self.dim), self.design.shape[1]
+        local = points[..., width:].reshape(*points.shape[:-1], self.num_groups, width)
+        return {"theta": points[..., :width], "z": local}
+
+    def unconstrain(self, values: Any) -> np.ndarray:
+        """The vector (theta, z_1, ..., z_G) of a dictionary as `constrain` returns it."""
+        parts = [np.ravel(as_array(f"values[{name!r}]", values[name])) for name in ("theta", "z")]
+        return read_points(np.concatenate(parts), self.dim)
+
+    @property
+    def axis_labels(self) -> dict[str, dict[str, Sequence[str]]]:
+        """Columns and groups."""
+        columns = self.names or tuple(str(index) for index in range(self.design.shape[1]))
+        return {"theta": {"column": columns}, "z": {"group": self.groups, "column": columns}}
+
+    @property
+    def observed_data(self) -> dict[str, np.ndarray]:
+        """The labels, as "y"."""
+        return {"y": np.asarray(self.response)}
+
+    def log_likelihood(self, z: Any) -> dict[str, np.ndarray]:
+        """log p(y_n | z) of each row; for draws (n, dim), n in front."""
+        return pointwise_log_likelihood(self, z)
+
+    def predict(self, z: Any, seed: int) -> dict[str, np.ndarray]:
+        """Labels drawn from p(y | z), one replicate of all rows for each row of z."""
+        return replicated_responses(self, z, seed)
 
     def curvature_bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """(A (x) I, A (x) I + blockdiag(0, X_g'X_g)/4): dense, so for moderate dimensions."""

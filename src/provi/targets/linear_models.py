@@ -1,6 +1,7 @@
 """Models in which each data term sees the parameters through one inner product."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -14,6 +15,7 @@ from provi.targets.data import default_names
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
 from provi.targets.link_moments import LinkMoments, MomentErrors
 from provi.targets.priors import GaussianPrior
+from provi.targets.responses import pointwise_log_likelihood, replicated_responses
 from provi.targets.row_blocks import Rows
 
 
@@ -25,6 +27,7 @@ class AbstractLinearModel(AbstractFiniteSum):
     convexity and the smoothness.
     """
 
+    variable: ClassVar[str] = "coefficients"
     design: eqx.AbstractVar[Float[Array, "terms dim"]]
     response: eqx.AbstractVar[Float[Array, " terms"]]
     prior: eqx.AbstractVar[GaussianPrior]
@@ -119,6 +122,28 @@ class AbstractLinearModel(AbstractFiniteSum):
         if rows.variance_offset is None:
             return self.link_potential(eta, rows.response)
         return self.gaussian_moments(eta, rows.variance_offset, rows.response).value
+
+    def predictor(self, rows: Rows, z: Vector) -> Batch:
+        """eta_n = x_n' z of these rows, without their noise."""
+        return rows.design @ z
+
+    @property
+    def axis_labels(self) -> dict[str, dict[str, Sequence[str]]]:
+        """The columns' names, where there are any."""
+        return {} if self.names is None else {self.variable: {"parameter": self.names}}
+
+    @property
+    def observed_data(self) -> dict[str, np.ndarray]:
+        """The responses, as "y"."""
+        return {"y": np.asarray(self.response)}
+
+    def log_likelihood(self, z: Any) -> dict[str, np.ndarray]:
+        """log p(y_n | z) of each row; for draws (n, dim), n in front."""
+        return pointwise_log_likelihood(self, z)
+
+    def predict(self, z: Any, seed: int) -> dict[str, np.ndarray]:
+        """Responses drawn from p(y | z), one replicate of all rows for each row of z."""
+        return replicated_responses(self, z, seed)
 
     def linear_model(self) -> "AbstractLinearModel":
         """Itself."""

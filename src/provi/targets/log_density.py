@@ -115,6 +115,12 @@ class LogDensity(AbstractTarget):
         return element_names(self._parameters(self.start))
 
     @property
+    def axis_labels(self) -> dict[str, dict[str, Sequence[str]]]:
+        """The names given, of a density of one vector."""
+        is_vector = self.bijections is None and isinstance(self.unravel(self.start), jax.Array)
+        return {"z": {"parameter": self.names}} if self.names is not None and is_vector else {}
+
+    @property
     def constants(self) -> Constants:
         """Declared, estimated or unknown; violated where a counter-example was found."""
         return self.assumptions.constants

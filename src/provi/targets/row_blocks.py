@@ -22,6 +22,11 @@ class Rows(eqx.Module):
         return variance if self.variance_offset is None else variance + self.variance_offset
 
 
+def block_size(target: Any) -> int:
+    """The largest number of rows that a pass holds at once."""
+    return max(_FEWEST_ROWS, _NUMBERS_AT_ONCE // target.dim)
+
+
 def sum_over_rows(target: Any, function: Callable[[Rows, Any], Any], combine: Callable = jnp.add) -> Any:
     """The sum over the blocks of `function(rows, real)`, a pytree of arrays whose shapes do not depend on the block.
 
@@ -29,7 +34,7 @@ def sum_over_rows(target: Any, function: Callable[[Rows, Any], Any], combine: Ca
     `combine` may be another operation under which zero changes nothing, such as the maximum of shares.
     """
     data, terms = target.row_data(), target.num_terms
-    most = max(_FEWEST_ROWS, _NUMBERS_AT_ONCE // target.dim)
+    most = block_size(target)
     if terms <= most:
         return function(target.rows(data), jnp.ones(terms, bool))
     num_blocks = -(-terms // most)

@@ -1,6 +1,6 @@
 """Sparse variational Gaussian processes: a linear model in the whitened values at the inducing points."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -37,6 +37,7 @@ class SparseGaussianProcess(AbstractLinearModel):
     the best Gaussian q(w) for these inducing points; what is lost by their being few is not in it.
     """
 
+    variable: ClassVar[str] = "whitened"
     inputs: Float[Array, "terms columns"]
     response: Float[Array, " terms"]
     inducing: Float[Array, "dim columns"]

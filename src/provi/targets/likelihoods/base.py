@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from provi.core.types import RandomKey
 from provi.targets.constants import Status
 from provi.targets.likelihoods.predictive import log_gaussian_mean
 from provi.targets.likelihoods.quadrature import wide_errors, wide_moments
@@ -95,6 +96,11 @@ class AbstractLikelihood(eqx.Module):
         Only for self-concordant links.
         """
         raise ValueError(f"{type(self).__name__} is not self-concordant: its curvature has no such moments.")
+
+    def draw(self, key: RandomKey, eta: Batch) -> Any:
+        """y ~ p(y | eta), one for each entry, as floats; None where the likelihood does not say how."""
+        del key, eta
+        return None
 
     def log_predictive(self, mean: Batch, variance: Batch, y: Batch) -> Batch:
         """log E p(y | eta) for eta ~ N(mean, variance), accurate also where the probability is tiny."""

@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import erfc
@@ -9,6 +10,7 @@ from jax.scipy.special import erfc
 from provi.core.functions import softplus
 from provi.core.logistic_normal import DENSITY_ERROR, SIGMOID_ERROR, VALUE_ERROR, density_moments, softplus_moments
 from provi.core.normal_cdf import negative_log_normal_cdf
+from provi.core.types import RandomKey
 from provi.targets.data import read_binary
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
 from provi.targets.link_moments import LinkMoments, MomentErrors
@@ -79,6 +81,10 @@ class BernoulliLogit(AbstractLikelihood):
         """P(y = 1) = E sigmoid(eta), by the mixture of probits."""
         return softplus_moments(mean, variance).slope
 
+    def draw(self, key: RandomKey, eta: Batch) -> Batch:
+        """1 with probability sigmoid(eta), else 0."""
+        return jax.random.bernoulli(key, jax.nn.sigmoid(eta)).astype(eta.dtype)
+
 
 class BernoulliProbit(AbstractLikelihood):
     """y ~ Bernoulli(Phi(eta)), Phi the standard normal distribution function: log-concave, t'' in (0, 1).
@@ -111,3 +117,7 @@ class BernoulliProbit(AbstractLikelihood):
     def mean_response(self, mean: Batch, variance: Batch) -> Batch:
         """P(y = 1) = Phi(mean / sqrt(1 + variance)): exact."""
         return 0.5 * erfc(-mean / jnp.sqrt(2 * (1 + variance)))
+
+    def draw(self, key: RandomKey, eta: Batch) -> Batch:
+        """1 where eta exceeds a standard normal number, else 0."""
+        return (jax.random.normal(key, eta.shape, eta.dtype) < eta).astype(eta.dtype)

@@ -3,12 +3,13 @@
 import math
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from provi.core.checks import check_positive
 from provi.core.precision import double_precision, floating_dtype
-from provi.core.types import Scalar
+from provi.core.types import RandomKey, Scalar
 from provi.targets.data import read_real
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
 from provi.targets.link_moments import LinkMoments, MomentErrors
@@ -78,3 +79,7 @@ class GaussianNoise(AbstractLikelihood):
     def mean_response(self, mean: Batch, variance: Batch) -> Batch:
         """The mean."""
         return mean
+
+    def draw(self, key: RandomKey, eta: Batch) -> Batch:
+        """eta + scale * e, e ~ N(0, 1)."""
+        return eta + self.scale.astype(eta.dtype) * jax.random.normal(key, eta.shape, eta.dtype)

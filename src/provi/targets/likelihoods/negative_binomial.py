@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
@@ -9,9 +10,10 @@ from jax.scipy.special import gammaln
 from provi.core.checks import check_positive
 from provi.core.functions import softplus
 from provi.core.precision import double_precision, floating_dtype
-from provi.core.types import Scalar
+from provi.core.types import RandomKey, Scalar
 from provi.targets.data import read_counts
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
+from provi.targets.likelihoods.poisson import draw_counts
 
 
 class NegativeBinomial(AbstractLikelihood):
@@ -62,3 +64,9 @@ class NegativeBinomial(AbstractLikelihood):
     def mean_response(self, mean: Batch, variance: Batch) -> Batch:
         """E exp(eta) = exp(mean + variance/2)."""
         return jnp.exp(mean + variance / 2)
+
+    def draw(self, key: RandomKey, eta: Batch) -> Batch:
+        """Poisson's with the mean exp(eta) g/r, g of the gamma distribution with shape r."""
+        gamma_key, count_key = jax.random.split(key)
+        r = self.dispersion.astype(eta.dtype)
+        return draw_counts(count_key, jnp.exp(eta) * jax.random.gamma(gamma_key, r, eta.shape, eta.dtype) / r)

@@ -2,13 +2,17 @@
 
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 
+from provi.core.types import RandomKey
 from provi.targets.data import read_counts
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
 from provi.targets.link_moments import LinkMoments, MomentErrors
+
+_LARGEST_RATE = 1e8
 
 
 class Poisson(AbstractLikelihood):
@@ -59,3 +63,16 @@ class Poisson(AbstractLikelihood):
     def mean_response(self, mean: Batch, variance: Batch) -> Batch:
         """E exp(eta)."""
         return jnp.exp(mean + variance / 2)
+
+    def draw(self, key: RandomKey, eta: Batch) -> Batch:
+        """A count with mean exp(eta)."""
+        return draw_counts(key, jnp.exp(eta))
+
+
+def draw_counts(key: RandomKey, rate: Batch) -> Batch:
+    """Poisson counts of these means; rounded Gaussian ones from 10^8, beyond which integers would overflow."""
+    count_key, normal_key = jax.random.split(key)
+    small = jnp.minimum(rate, _LARGEST_RATE)
+    counts = jax.random.poisson(count_key, small).astype(rate.dtype)
+    wide = jnp.round(rate + jnp.sqrt(rate) * jax.random.normal(normal_key, rate.shape, rate.dtype))
+    return jnp.where(rate < _LARGEST_RATE, counts, wide)

@@ -3,13 +3,14 @@
 import math
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 
 from provi.core.checks import check_positive
 from provi.core.precision import double_precision, floating_dtype
-from provi.core.types import Scalar
+from provi.core.types import RandomKey, Scalar
 from provi.targets.data import read_real
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
 
@@ -65,3 +66,8 @@ class StudentT(AbstractLikelihood):
     def mean_response(self, mean: Batch, variance: Batch) -> Batch:
         """The mean; NaN for df of at most 1, where y has none."""
         return jnp.where(self.df > 1, mean, jnp.nan)
+
+    def draw(self, key: RandomKey, eta: Batch) -> Batch:
+        """eta + scale * e, e of Student's t distribution."""
+        noise = jax.random.t(key, self.df.astype(eta.dtype), eta.shape, eta.dtype)
+        return eta + self.scale.astype(eta.dtype) * noise

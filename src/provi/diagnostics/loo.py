@@ -1,0 +1,157 @@
+r"""Leave-one-out cross-validation from draws of an approximation.
+
+$\mathrm{elpd} = \sum_n \log p(y_n | y_{-n})$, where $p(y_n | y_{-n}) = E[p(y_n | z)\,w_n(z)] / E[w_n(z)]$ for
+$z \sim q$ and $w_n(z) = \frac{p(z, y)}{q(z)} \cdot \frac{1}{p(y_n | z)}$: the first factor corrects for q not being
+the posterior, the second takes datum n out of it (Magnusson, Riis Andersen, Jonasson and Vehtari 2019). The weights
+are Pareto-smoothed (Vehtari et al. 2024), and k-hat of datum n says whether its term can be trusted.
+"""
+
+import dataclasses
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy.special import logsumexp
+
+from provi.diagnostics.pareto import FEWEST_WEIGHTS, usable_k
+
+_LISTED, _MANY_DRAWS = 8, 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class LeaveOneOut:
+    """The expected log predictive density of new data, by leave-one-out; prints itself with what to do next.
+
+    - `elpd`, `standard_error`: nats; the error is that of a sum over exchangeable data, not that of the draws.
+    - `p_loo`: the effective number of parameters, log p(y_n | y) - log p(y_n | y_-n) summed.
+    - `pointwise`, `pareto_k`: of each datum, in the order of `names`. - `num_draws`: of q.
+    """
+
+    elpd: float
+    standard_error: float
+    p_loo: float
+    pointwise: np.ndarray
+    pareto_k: np.ndarray
+    names: tuple[str, ...]
+    num_draws: int
+
+    @property
+    def bad(self) -> tuple[str, ...]:
+        """The data whose k-hat is too large (or could not be fitted) for their terms to be trusted, worst first."""
+        tails = np.nan_to_num(self.pareto_k, nan=np.inf)
+        order = np.argsort(-tails, kind="stable")
+        return tuple(self.names[i] for i in order if tails[i] >= usable_k(self.num_draws))
+
+    @property
+    def advice(self) -> str:
+        """Whether the sum can be trusted and, if not, what to do."""
+        limit, bad = usable_k(self.num_draws), self.bad
+        if not bad:
+            return f"All {len(self.names)} k-hat are below {limit:.2f}: the estimate can be trusted."
+        more = f" and {len(bad) - _LISTED} more" if len(bad) > _LISTED else ""
+        words = (
+            f"{len(bad)} of {len(self.names)} k-hat are {limit:.2f} or more, and elpd may be too high: "
+            f"{', '.join(bad[:_LISTED])}{more}. "
+        )
+        if self.num_draws < _MANY_DRAWS:
+            words += f"First take more draws, num_draws={10 * self.num_draws}: k-hat is noisy. If they stay: "
+        if len(bad) > max(0.1 * len(self.names), 5):
+            return words + (
+                "so many mean that q misses part of the posterior, or that the model is very flexible. See "
+                "fit.diagnose(), take a richer family or NUTS, or use K-fold cross-validation."
+            )
+        return words + (
+            "fit again without each of these data and take log p of the datum under that fit, or take a richer family "
+            "or NUTS. Look at these data too: the model may be wrong about them."
+        )
+
+    def table(self) -> Table:
+        """The estimates as a rich table."""
+        table = Table(title="Leave-one-out cross-validation", title_justify="left", show_edge=False, pad_edge=False)
+        for column in ("quantity", "estimate", "standard error"):
+            table.add_column(column, justify="left" if column == "quantity" else "right")
+        table.add_row("elpd, nats", f"{self.elpd:.2f}", f"{self.standard_error:.2f}")
+        table.add_row("p_loo", f"{self.p_loo:.2f}", "")
+        table.add_row("largest k-hat", f"{np.max(self.pareto_k):.2f}", "")
+        return table
+
+    def __str__(self) -> str:
+        console = Console(width=100, file=io.StringIO())
+        console.print(self.table())
+        console.print(self.advice, markup=False, highlight=False)
+        return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def leave_one_out(log_likelihood: np.ndarray, log_ratios: np.ndarray, names: Sequence[str]) -> LeaveOneOut:
+    """PSIS-LOO with the correction for an approximate posterior.
+
+    **Arguments:**
+
+    - `log_likelihood`: (S, N), log p(y_n | z_s) at draws z_s of q. A datum that is impossible at some draws has a
+      term that is too high, and the k-hat infinity.
+    - `log_ratios`: (S,), log p(z_s, y) - log q(z_s), up to a constant; zeros for draws of the posterior itself.
+    - `names`: of the N data.
+    """
+    values, ratios = np.asarray(log_likelihood, np.float64), np.asarray(log_ratios, np.float64)
+    if values.ndim != 2 or ratios.shape != values.shape[:1] or len(names) != values.shape[1]:
+        raise ValueError(
+            f"log_likelihood must be (S, N), log_ratios (S,) and names of length N; they have {values.shape}, "
+            f"{ratios.shape} and {len(names)}."
+        )
+    if len(ratios) < FEWEST_WEIGHTS:
+        raise ValueError(f"num_draws must be at least {FEWEST_WEIGHTS}, not {len(ratios)}.")
+    _check_values(values, ratios, names)
+    posterior_weights, _ = _smoothed(ratios)
+    pointwise, predictive, tails = (np.empty(values.shape[1]) for _ in range(3))
+    for n, column in enumerate(values.T):
+        impossible = np.isneginf(column)
+        weights, tails[n] = _smoothed(np.where(impossible, -np.inf, ratios - np.where(impossible, 0.0, column)))
+        # Where p(y_n | z) is zero, so is p(z, y), and the weight without datum n is 0/0: its term is too high.
+        tails[n] = np.inf if impossible.any() else tails[n]
+        pointwise[n] = logsumexp(weights + column)
+        predictive[n] = logsumexp(posterior_weights + column)
+    return LeaveOneOut(
+        elpd=float(pointwise.sum()),
+        standard_error=float(np.sqrt(len(pointwise) * np.var(pointwise))),
+        p_loo=float((predictive - pointwise).sum()),
+        pointwise=pointwise,
+        pareto_k=tails,
+        names=tuple(names),
+        num_draws=len(ratios),
+    )
+
+
+def _check_values(values: np.ndarray, ratios: np.ndarray, names: Sequence[str]) -> None:
+    broken = (np.isnan(values) | np.isposinf(values)).any(axis=0)
+    if broken.any():
+        raise ValueError(
+            f"the log-likelihood of {int(broken.sum())} data is NaN or +infinity at some draws, the first "
+            f"{names[int(np.argmax(broken))]}. Check the model, or choose a narrower q."
+        )
+    if (np.isnan(ratios) | np.isposinf(ratios)).any() or np.isneginf(ratios).all():
+        raise ValueError("log p or log q is not finite at the draws of q. Check the log density with fit.diagnose().")
+
+
+def _smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
+    """Normalised, Pareto-smoothed log weights and their k-hat: -infinity for weights that are all equal."""
+    try:
+        from arviz_stats.base.array import array_stats
+    except ImportError:
+        raise ImportError("leave-one-out needs arviz-stats 0.7 or later: pip install 'provi[arviz]'.") from None
+    plain = log_weights - logsumexp(log_weights)
+    if np.ptp(plain) <= 1e-9:
+        return plain, -np.inf
+    try:
+        with np.errstate(all="ignore"):
+            # Its `psislw` takes log likelihoods, the negatives of log weights.
+            found: Any = array_stats.psislw(log_weights.max() - log_weights)
+            smooth, tail = np.asarray(found[0], np.float64), float(found[1])
+            normaliser: Any = logsumexp(smooth)
+    except ValueError:  # the weights in the tail are all the same
+        return plain, np.nan
+    if not np.isfinite(tail) or np.isnan(smooth).any():
+        return plain, np.nan
+    return smooth - normaliser, tail

@@ -1,0 +1,126 @@
+"""What `provi.fit` returns."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from provi.certificates.ledger import Certificate
+from provi.core.outcomes import Outcome
+from provi.diagnostics.importance import ImportanceDiagnostics
+from provi.diagnostics.loo import LeaveOneOut
+from provi.result.cross_validation import cross_validate
+from provi.result.estimate import Estimate
+from provi.result.posterior import Posterior
+from provi.runtime.history import History
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Fit:
+    """The result of `provi.fit`; `target`, `guarantee` and `call` are None where they are not known."""
+
+    posterior: Posterior
+    elbo: Estimate
+    certificate: Certificate
+    outcome: Outcome
+    message: str
+    history: History
+    num_steps: int
+    gradient_evaluations: int
+    seconds: float
+    target: Any = dataclasses.field(default=None, compare=False)
+    guarantee: Any = dataclasses.field(default=None, compare=False)
+    call: str | None = None
+
+    def __post_init__(self) -> None:
+        # One target for both, also after dataclasses.replace(fit, target=target).
+        if self.target is not None and self.posterior.target is not self.target:
+            object.__setattr__(self, "posterior", dataclasses.replace(self.posterior, target=self.target))
+
+    def plot(self, kind: str = "overview", *, reference: Any = None) -> "Figure":
+        """A matplotlib figure: "overview" (run and marginals), "trace", "bound", "marginals" or "noise".
+
+        `reference`: draws of the posterior from elsewhere, one a row, to show beside the "marginals".
+        """
+        from provi.report.plots import plot
+
+        return plot(self, kind, reference)
+
+    def report(
+        self, path: str | Path, *, title: str | None = None, reference: Any = None, num_draws: int = 2000
+    ) -> Path:
+        """Write one self-contained HTML page: verdict, pictures, ledger, diagnostics, timing, how to reproduce it.
+
+        The arguments are those of `provi.report.html.write_report`.
+        """
+        from provi.report.html import write_report
+
+        return write_report(self, path, title=title, reference=reference, num_draws=num_draws)
+
+    def diagnose(self, num_draws: int = 10_000, seed: int = 0) -> ImportanceDiagnostics:
+        """How far q is from the posterior itself, by importance sampling: k-hat, and what to do where it is bad.
+
+        The certificate compares q with the best member of its family; this estimates what the family leaves out.
+        Computed once for each `num_draws` and `seed`. Costs `num_draws` gradients of the log density.
+        """
+        return self.posterior.diagnose(num_draws, seed)
+
+    def to_arviz(self, num_draws: int = 1000, seed: int = 0, *, predictive: bool = True) -> Any:
+        """Draws, densities, data, log-likelihoods and predictions as ArviZ's `InferenceData`, or `DataTree` from 1.0.
+
+        The arguments are those of `provi.report.arviz.to_arviz`.
+        """
+        from provi.report.arviz import to_arviz
+
+        return to_arviz(self, num_draws, seed, predictive=predictive)
+
+    def posterior_predictive(self, num_draws: int = 1000, seed: int = 0) -> dict[str, np.ndarray]:
+        """Replicated data: y ~ p(y | z) at `num_draws` draws z of q, a dictionary by name with the draws in front."""
+        target = self._known_target("posterior_predictive")
+        found = target.predict(self.posterior.sample(num_draws, seed), seed)
+        if not found:
+            raise ValueError(
+                f"posterior_predictive: {type(target).__name__} does not say how its data are drawn. Take a model with "
+                f"a likelihood, or draw them yourself at fit.posterior.draws(n, seed)."
+            )
+        return found
+
+    def loo(self, num_draws: int = 4000, seed: int = 0) -> LeaveOneOut:
+        """Leave-one-out cross-validation by Pareto-smoothed importance sampling, corrected for q not being exact.
+
+        **Arguments:**
+
+        - `num_draws`: draws of q; time and memory grow with their number times that of the data.
+
+        **Returns:** a `LeaveOneOut`, which prints itself and names the data whose terms cannot be trusted.
+        """
+        return cross_validate(self._known_target("loo"), self.posterior, num_draws, seed)
+
+    def _known_target(self, method: str) -> Any:
+        if self.target is None:
+            raise ValueError(f"{method} needs the target: provi.load(path, target=target).")
+        return self.target
+
+    def save(self, path: str | Path) -> None:
+        """Write everything but the target to one safetensors file; `provi.load(path, target)` reads it back."""
+        from provi.result.storage import save
+
+        save(self, path)
+
+    def __str__(self) -> str:
+        certificate = self.certificate
+        gap = "no bound on the gap" if certificate.gap is None else f"gap at most {certificate.gap:.3g} nats"
+        level = "" if certificate.confidence is None else f", confidence {certificate.confidence:g}"
+        lines = [
+            f"Fit of {len(self.posterior.names)} parameters: {self.message or self.outcome.value}.",
+            f"ELBO {self.elbo} nats; {gap} ({certificate.status}{level}).",
+        ]
+        found = self.posterior.latest_diagnosis
+        return "\n".join(lines if found is None else [*lines, found.advice])
+
+    def __repr__(self) -> str:
+        return f"<provi.Fit: {self.outcome.name}, gap {self.certificate.gap}, ELBO {self.elbo}>"

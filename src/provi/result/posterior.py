@@ -1,0 +1,130 @@
+"""The fitted approximation, in NumPy."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from provi.core.checks import as_array, check_count
+from provi.core.precision import double_precision
+from provi.diagnostics.importance import ImportanceDiagnostics, importance_diagnostics
+from provi.families.base import AbstractFamily
+from provi.families.quantiles import marginal_quantile
+from provi.result.model_space import summarise_model_space, tail_warning
+from provi.result.summary import Summary
+
+_NO_TARGET = (
+    "In free coordinates, as the target is not known: provi.load(path, target=target) has the model's own space."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Posterior:
+    """The fitted approximation, in NumPy: exact moments, draws and densities of the family's member.
+
+    `names` are those of the free coordinates z. With a `target`, `draws` and `summary` are in the model's own space.
+    """
+
+    family: AbstractFamily
+    point: Any
+    names: tuple[str, ...]
+    target: Any = dataclasses.field(default=None, compare=False, repr=False)
+    _found: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.target is not None and self.target.dim != self.family.dim:
+            raise ValueError(f"target has {self.target.dim} parameters, but the approximation has {self.family.dim}.")
+
+    @property
+    @double_precision
+    def mean(self) -> np.ndarray:
+        """E_q[z]."""
+        return np.asarray(self.family.mean(self.point))
+
+    @property
+    @double_precision
+    def covariance(self) -> np.ndarray:
+        """Cov_q[z]."""
+        return np.asarray(self.family.covariance(self.point))
+
+    @property
+    @double_precision
+    def standard_deviation(self) -> np.ndarray:
+        """Marginal standard deviations."""
+        return np.asarray(self.family.marginal_standard_deviation(self.point))
+
+    @double_precision
+    def sample(self, n: int, seed: int) -> np.ndarray:
+        """`n` independent draws of the free coordinates z, one a row."""
+        return np.asarray(self.family.sample(jax.random.key(seed), self.point, check_count("n", n)))
+
+    def draws(self, n: int, seed: int) -> Any:
+        """`n` independent draws in the model's own space: a dictionary by variable, or the user's pytree, n in front.
+
+        The draws are those of `sample(n, seed)`, constrained.
+        """
+        if self.target is None:
+            raise ValueError(
+                "draws needs the target, which says what the model's own space is: provi.load(path, target=target). "
+                "sample(n, seed) draws the free coordinates."
+            )
+        return self.target.constrain(self.sample(n, seed))
+
+    @double_precision
+    def log_prob(self, z: Any) -> np.ndarray:
+        """log q(z) for one point or for each row of an array of points."""
+        array = as_array("z", z)
+        if array.shape[-1] != self.family.dim or array.ndim > 2:
+            raise ValueError(f"z has shape {array.shape}; its last axis must be the dimension {self.family.dim}.")
+        rows = jnp.asarray(np.atleast_2d(array), jax.tree.leaves(self.point)[0].dtype)
+        values = jax.vmap(lambda row: self.family.log_prob(self.point, row))(rows)
+        return np.asarray(values if array.ndim == 2 else values[0])
+
+    def interval(self, probability: float = 0.94) -> np.ndarray:
+        """Central credible intervals of the free coordinates, shape (dim, 2); exact for the family."""
+        if not 0 < probability < 1:
+            raise ValueError(f"probability must lie between 0 and 1, not {probability}.")
+        width = marginal_quantile(self.family.base, self.family.dim, (1 + probability) / 2)
+        deviation = self.standard_deviation
+        return np.stack([self.mean - width * deviation, self.mean + width * deviation], axis=1)
+
+    def summary(self, probability: float = 0.94, *, unconstrained: bool = False) -> Summary:
+        """Mean, standard deviation and central interval of every parameter, by name.
+
+        In the model's own space where the target is known: a parameter that is a free coordinate itself exactly, what
+        is computed from them (a scale, a simplex, a deterministic site) from up to 10,000 draws of a fixed seed.
+        Lines under the table say which, and warn where k-hat shows that q misses part of the posterior.
+
+        **Arguments:**
+
+        - `probability`: of the central interval.
+        - `unconstrained`: summarise the free coordinates z, all exactly.
+        """
+        free = Summary(self.names, self.mean, self.standard_deviation, self.interval(probability), probability)
+        if self.target is None:
+            return dataclasses.replace(free, notes=(_NO_TARGET,))
+        found = free if unconstrained else summarise_model_space(self, free)
+        return dataclasses.replace(found, notes=(*found.notes, *tail_warning(self)))
+
+    def diagnose(self, num_draws: int = 10_000, seed: int = 0) -> ImportanceDiagnostics:
+        """How far q is from the posterior: k-hat of the importance weights and its kin, by fresh draws.
+
+        Computed once for each `num_draws` and `seed`. Costs `num_draws` gradients of the log density.
+        """
+        if self.target is None:
+            raise ValueError(
+                "the fit does not hold its target: provi.load(path, target=target), or "
+                "dataclasses.replace(fit, target=target), gives it one."
+            )
+        if (num_draws, seed) not in self._found:
+            self._found[num_draws, seed] = importance_diagnostics(
+                self.target, self.family, self.point, num_draws=num_draws, seed=seed
+            )
+        return self._found[num_draws, seed]
+
+    @property
+    def latest_diagnosis(self) -> ImportanceDiagnostics | None:
+        """What `diagnose` found with the most draws so far; None before its first call."""
+        return max(self._found.values(), key=lambda found: found.num_draws, default=None)
