@@ -8,6 +8,7 @@ import pytest
 
 from provi.algorithms.base import without_guarantee
 from provi.algorithms.laplace import laplace_approximation
+from provi.algorithms.signal_filter import SignalFilter, best_step
 from provi.algorithms.stochastic_natural_gradient import StochasticNaturalGradient
 from provi.data.bundled import breast_cancer
 from provi.diagnostics.exact import exact_negative_elbo
@@ -248,3 +249,13 @@ def test_refuses_other_families_and_settings():
     with pytest.raises(ValueError, match="largest_step"):
         StochasticNaturalGradient(largest_step=-1.0)
     assert int(whole_draws(jnp.asarray(129))) == 256
+
+
+def test_a_first_measurement_below_zero_does_not_stop_the_filter():
+    """The signal starts at a quarter of the noise at least; at zero no later measurement would count."""
+    unknown = SignalFilter(jnp.asarray(jnp.inf), jnp.asarray(0.0))
+    first = unknown.correct(jnp.asarray(-3.0), jnp.asarray(2.0))
+    assert float(first.signal) == 0.5
+    after = first.advance(best_step(first.signal, jnp.asarray(2.0)), jnp.asarray(2.0))
+    assert float(after.correct(jnp.asarray(9.0), jnp.asarray(2.0)).signal) > float(after.signal)
+    assert float(unknown.correct(jnp.asarray(7.0), jnp.asarray(2.0)).signal) == 7.0

@@ -67,7 +67,35 @@ def test_gaussian_posterior_in_closed_form(scale):
     ]
     share = np.exp(2 * log_moments[0] - log_moments[1])
     assert found.effective_sample_size / 20_000 == pytest.approx(share, rel=0.05)
-    assert found.pareto_k < 0.5 and "good" in found.advice
+    assert found.pareto_k < 0.5 and "covers the posterior" in found.advice
+
+
+def test_total_variation_of_two_gaussians():
+    """Equal covariances, means d sds apart: 2 Phi(d/2) - 1; |w - 1|/2 has an sd below its mean."""
+    family = Gaussian(3)
+    for distance in (0.05, 0.5):
+        shift = distance * np.linalg.cholesky(COVARIANCE)[:, 0]
+        point = family.point_from_covariance(MEAN + shift, COVARIANCE)
+        found = importance_diagnostics(TARGET, family, point, num_draws=20_000)
+        expected = 2 * stats.norm.cdf(distance / 2) - 1
+        assert abs(found.total_variation - expected) < 6 * expected / 20_000**0.5
+        assert found.adequate == (distance < 0.1)
+
+
+def test_a_thin_heavy_tail_leaves_q_adequate():
+    """A Poisson regression with many data: log w grows like a cube, so k-hat may be large, and means hardly matter."""
+    target = LogDensity(lambda z: jnp.sum(jnp.full(400, 3.0) * z[0] - jnp.exp(z[0])), 1, log_concave=True)
+    family = Gaussian(1)
+    mode = np.log(3.0)
+    point = family.point(np.array([mode]), 1 / np.sqrt(1200))
+    found = importance_diagnostics(target, family, point, num_draws=10_000)
+    assert found.adequate and "no posterior probability is off by more" in found.advice
+    exact, _ = integrate.quad(
+        lambda x: abs(stats.loggamma(1200, -np.log(400)).pdf(x) - stats.norm(mode, 1200**-0.5).pdf(x)) / 2,
+        mode - 0.3,
+        mode + 0.3,
+    )
+    assert found.total_variation == pytest.approx(exact, rel=0.1)
 
 
 def test_standard_errors_are_the_spread_over_seeds():

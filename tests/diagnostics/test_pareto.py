@@ -32,12 +32,17 @@ def test_pareto_k_of_degenerate_weights():
 
 
 def test_advice_follows_the_thresholds():
-    words = [tail_advice(k, 10_000) for k in (0.49, 0.51, 0.69, 0.71, np.nan, None)]
+    words = [tail_advice(k, 10_000, 0.3) for k in (0.49, 0.51, 0.69, 0.71, np.nan, None)]
     for text, expected in zip(
-        words, ["good", "usable", "usable", "cannot be trusted", "not be fitted", "not computed"], strict=True
+        words, ["not close", "usable", "usable", "cannot be trusted", "not be fitted", "not computed"], strict=True
     ):
         assert expected in text
-    assert "cannot be trusted" in tail_advice(0.6, 100)  # 1 - 1/log10(100) = 1/2
+    assert "cannot be trusted" in tail_advice(0.6, 100, 0.3)  # 1 - 1/log10(100) = 1/2
+
+
+def test_a_heavy_tail_of_little_weight_is_no_alarm():
+    assert "good" in tail_advice(0.3, 10_000, 0.02)
+    assert all("do not reweight" in tail_advice(k, 10_000, 0.02) for k in (0.6, 0.9))
 
 
 def test_without_arviz_stats(monkeypatch):

@@ -239,3 +239,22 @@ def test_low_rank_draws_use_all_of_u():
     scale = LowRank(jnp.zeros(2) + 1e-9, jnp.asarray([[1.0], [2.0]]))
     z = Gaussian(2, "low_rank", rank=1).sample(jax.random.key(0), Point(jnp.zeros(2), scale), 5)
     np.testing.assert_allclose(z[:, 1], 2 * z[:, 0], atol=1e-7)
+
+
+@pytest.mark.parametrize("scale", ["triangular", "symmetric", "diagonal", "low_rank"])
+def test_sample_and_log_prob_are_those_of_the_two_methods(scale):
+    family = LocationScale(3, StudentT(5), scale, rank=2)
+    point = family.point(np.array([1.0, -2.0, 0.5]), np.array([0.5, 1.0, 2.0]))
+    z, log_q = family.sample_and_log_prob(jax.random.key(0), point, 7)
+    np.testing.assert_array_equal(z, family.sample(jax.random.key(0), point, 7))
+    expected = jax.vmap(lambda row: family.log_prob(point, row))(z)
+    np.testing.assert_allclose(log_q, expected, rtol=1e-12)
+
+
+def test_log_densities_of_draws_survive_a_nearly_singular_scale():
+    """Rows of ones below a diagonal of 1e-3: solving for u loses all digits, u itself none. E log q = -entropy."""
+    family = Gaussian(50)
+    point = family.point(np.zeros(50), np.tril(np.ones((50, 50)), -1) + 1e-3 * np.eye(50))
+    _, log_q = family.sample_and_log_prob(jax.random.key(0), point, 4000)
+    # log q has standard deviation sqrt(d/2) = 5: five standard errors of the mean.
+    assert abs(float(jnp.mean(log_q)) + float(family.entropy(point))) < 5 * 5 / 4000**0.5

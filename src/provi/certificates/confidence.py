@@ -8,7 +8,7 @@ non-asymptotic inequality, so their level is calibrated by simulation and not pr
 import math
 
 import numpy as np
-from scipy import special, stats
+from scipy import special  # not scipy.stats, which takes half a second to import
 
 # Below this number the variance and the largest eigenvalue are too uncertain for the corrections made here.
 MIN_BATCHES = 16
@@ -47,7 +47,7 @@ def mean_bound_from_moments(
     inexact minimisation make small energies slightly negative.) Skewness that an additive constant hides is not
     found: a large constant plus a skewed variable has the coverage of the t-bound.
     """
-    t = stats.t.isf(delta, num_batches - 1)
+    t = -special.stdtrit(num_batches - 1, delta)
     t_bound = mean + t * np.sqrt(variance / num_batches)
     positive = mean > 0
     scale = np.where(positive, mean, 1.0)
@@ -55,7 +55,7 @@ def mean_bound_from_moments(
     inflated = np.clip(dispersion * (1.0 + 4.0 * dispersion * t / math.sqrt(num_batches)), 1e-12, 2.0)
     shape = num_batches / inflated
     with np.errstate(divide="ignore"):  # a delta far below 1e-12 has no quantile in double precision: infinite
-        gamma_bound = scale * shape / special.gammaincinv(shape, stats.norm.sf(t))
+        gamma_bound = scale * shape / special.gammaincinv(shape, special.ndtr(-t))
     return np.where(positive & (lowest >= -mean), np.maximum(t_bound, gamma_bound), t_bound)
 
 
@@ -107,7 +107,7 @@ def squared_norm_bound_from_moments(moments: np.ndarray, num_batches: int, delta
     """
     unbiased, trace, trace_square, largest = moments
     n = num_batches - 1
-    q = stats.t.isf(0.9 * delta, n)
+    q = -special.stdtrit(n, 0.9 * delta)
     spike = np.maximum(largest - (trace - largest) / (n - 1), 0.0)
     square = n**2 / ((n - 1) * (n + 2)) * (trace_square - trace**2 / n)
     across = np.sqrt(2.0 * np.maximum(square - spike**2, 0.0))

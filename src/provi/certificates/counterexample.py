@@ -23,4 +23,7 @@ class Counterexample:
 
     def __str__(self) -> str:
         shown = np.array2string(self.point, precision=6, threshold=10)
-        return f"curvature {self.curvature:.4g} found at {shown}, where at least {self.claimed:.4g} was claimed"
+        needed = "a log-concave density has at least 0"
+        if self.claimed:
+            needed = f"strong_convexity = {self.claimed:.4g} needs at least that"
+        return f"curvature {self.curvature:.4g} found at {shown}, where {needed}"

@@ -42,8 +42,8 @@ def find_negative_curvature(
 
     - `point`: the member q of `family` around which to search.
     - `seed`: of the draws. - `num_points`: points tried, the mean first.
-    - `tolerance`: relative to the largest curvature met at the point, what is granted to rounding; the square root of
-      the machine precision by default.
+    - `tolerance`: relative to the largest curvature met at the point, with mu, what is granted to rounding; the square
+      root of the machine precision by default.
     """
     if family.dim != target.dim:
         raise ValueError(f"family has dimension {family.dim}, but the target has {target.dim}.")
@@ -56,6 +56,9 @@ def find_negative_curvature(
         jax.random.key(seed), target, family.base, loc, factor, jnp.asarray(claimed, target.dtype), num_points
     )
     points, directions, excess, largest = (np.asarray(x, np.float64) for x in found)
+    # What is rounded is the Hessian, and mu I is a part of it: all of it where the claim is exact.
+    widest = np.asarray(factor, np.float64) ** 2
+    largest = largest + claimed * float((widest if widest.ndim == 1 else widest.sum(axis=0)).max())
     # Not finite is no counter-example: the density may have a boundary.
     usable = np.isfinite(excess) & np.isfinite(largest) & (largest > 0)
     ratios = np.where(usable, np.where(usable, excess, 0.0) / np.where(usable, largest, 1.0), 0.0)

@@ -25,7 +25,7 @@ from rich.table import Table
 from provi.core.checks import check_count
 from provi.core.precision import double_precision
 from provi.core.types import RandomKey
-from provi.diagnostics.pareto import FEWEST_WEIGHTS, pareto_k, tail_advice
+from provi.diagnostics.pareto import FEWEST_WEIGHTS, SMALL_ERROR, pareto_k, tail_advice
 from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point
@@ -41,8 +41,9 @@ class ImportanceDiagnostics:
 
     - `elbo`, `log_evidence`, `kl_estimate` = `log_evidence - elbo`: with standard errors (delta method).
     - `half_variance_log_weights`: Var(log w)/2. - `fisher_sixth`: E|s|^2/6, None in dual form or of another base.
+    - `total_variation`: E|w/Ew - 1|/2, the largest error of any probability; it needs no more of w than a mean.
     - `effective_sample_size`: (sum w)^2 / sum w^2. - `pareto_k`: the tail index of w, None without arviz-stats.
-    - `advice`: what the tail index means, in words; `notes`: where single estimates are not to be trusted.
+    - `advice`: what these mean for the user of q, in words; `notes`: where single estimates are not to be trusted.
     """
 
     num_draws: int
@@ -56,10 +57,16 @@ class ImportanceDiagnostics:
     half_variance_standard_error: float
     fisher_sixth: float | None
     fisher_sixth_standard_error: float | None
+    total_variation: float
     effective_sample_size: float
     pareto_k: float | None
     advice: str
     notes: tuple[str, ...]
+
+    @property
+    def adequate(self) -> bool:
+        """Whether q may be used as it is: by the draws, no probability is off by more than 0.05."""
+        return self.total_variation <= SMALL_ERROR
 
     def table(self) -> Table:
         """The estimates as a rich table."""
@@ -73,6 +80,7 @@ class ImportanceDiagnostics:
             ("KL(q||p): log evidence - ELBO", self.kl_estimate, self.kl_standard_error),
             ("KL near 0: Var(log w)/2", self.half_variance_log_weights, self.half_variance_standard_error),
             ("KL at a stationary q: E|s|^2/6", self.fisher_sixth, self.fisher_sixth_standard_error),
+            ("largest error of a probability: E|w/Ew - 1|/2", self.total_variation, None),
             (f"effective sample size of {self.num_draws}", self.effective_sample_size, None),
             ("Pareto k-hat", self.pareto_k, None),
         ):
@@ -152,7 +160,7 @@ def _weights_and_residuals(
         u = family.sample_base(jax.random.fold_in(key, index), point, chunk)
         z = family.transform(point, u)
         potentials, gradients = jax.vmap(jax.value_and_grad(target.potential))(z)
-        log_q = jax.vmap(lambda row: family.log_prob(point, row))(z)
+        log_q = family.log_prob_of_draws(point, u, z)
         (pulled,) = adjoint(gradients + family.score(point, u, factors))
         return -potentials - log_q, jnp.sum(pulled**2, axis=1)
 
@@ -165,8 +173,8 @@ def _weights(
     key: RandomKey, target: AbstractTarget, family: AbstractFamily, point: Any, num_draws: int
 ) -> Float[Array, " draws"]:
     """log w for each draw, for families that know their density but not its score at base draws."""
-    z = family.sample(key, point, num_draws)
-    return -jax.vmap(target.potential)(z) - jax.vmap(lambda row: family.log_prob(point, row))(z)
+    z, log_q = family.sample_and_log_prob(key, point, num_draws)
+    return -jax.vmap(target.potential)(z) - log_q
 
 
 def _summarise(log_weights: np.ndarray, residuals: np.ndarray | None, family: AbstractFamily) -> ImportanceDiagnostics:
@@ -183,7 +191,7 @@ def _summarise(log_weights: np.ndarray, residuals: np.ndarray | None, family: Ab
     # Impossible at a stationary Gaussian q, beyond the noise.
     if normal and half_variance[0] - 4 * half_variance[1] > fisher[0] + 4 * fisher[1]:
         notes.append("Var(log w)/2 exceeds E|s|^2/6: q is not stationary, and fisher_sixth is too low. Run on.")
-    tail = None
+    total_variation, tail = float(np.abs(ratios - 1).mean()) / 2, None
     try:
         tail = pareto_k(log_weights)
     except ImportError as error:
@@ -200,9 +208,10 @@ def _summarise(log_weights: np.ndarray, residuals: np.ndarray | None, family: Ab
         half_variance_standard_error=half_variance[1],
         fisher_sixth=fisher[0] if normal else None,
         fisher_sixth_standard_error=fisher[1] if normal else None,
+        total_variation=total_variation,
         effective_sample_size=effective,
         pareto_k=tail,
-        advice=tail_advice(tail, len(log_weights)),
+        advice=tail_advice(tail, len(log_weights), total_variation),
         notes=tuple(notes),
     )
 

@@ -11,6 +11,9 @@ GOOD_K, USABLE_K = 0.5, 0.7
 """Vehtari, Simpson, Gelman, Yao and Gabry (2024): below 1/2 the weights have a variance; above 0.7 no number of
 draws that one can afford is enough."""
 
+SMALL_ERROR = 0.05
+"""A total variation up to which q may be used as it is."""
+
 FEWEST_WEIGHTS = 25
 """The tail is the largest fifth of a small sample, and its fit takes five of them."""
 
@@ -50,19 +53,34 @@ def usable_k(num_draws: int) -> float:
     return min(USABLE_K, 1 - 1 / math.log10(num_draws))
 
 
-def tail_advice(tail: float | None, num_draws: int) -> str:
-    """What k-hat of `num_draws` weights says of q, and what to do next."""
+def tail_advice(tail: float | None, num_draws: int, total_variation: float = 1.0) -> str:
+    """What k-hat of `num_draws` weights, and the total variation by the same draws, say of q, and what to do next.
+
+    k-hat is about the tail of the weights, however thin: a Poisson regression with many data has a k-hat of 0.9 and a
+    posterior that no probability tells from q by more than 0.02. So both are needed.
+    """
     usable = usable_k(num_draws)
     if tail is None:
         return "Pareto k-hat was not computed, so it is not known whether the importance weights can be trusted."
     if math.isnan(tail):
         return "Pareto k-hat could not be fitted: too many of the largest weights are equal. Take more draws."
+    error = f"by these draws, no posterior probability is off by more than {total_variation:.2g}"
     if tail < min(GOOD_K, usable):
-        return f"k-hat {tail:.2f}: good. q covers the posterior; log_evidence and kl_estimate can be trusted."
+        if total_variation <= SMALL_ERROR:
+            return f"k-hat {tail:.2f}: good. q covers the posterior; {error}."
+        return (
+            f"k-hat {tail:.2f}: q covers the posterior, but is not close to it: probabilities may be off by "
+            f"{total_variation:.2g}. Correct them and means by the importance weights, or take a richer family."
+        )
+    if total_variation <= SMALL_ERROR:
+        return (
+            f"k-hat {tail:.2f}: rare draws have large weights, so do not reweight; but what q misses is thin: {error}."
+        )
     if tail < usable:
         return (
-            f"k-hat {tail:.2f}: usable. Means and probabilities under q may be off: correct them by the importance "
-            f"weights (fit.loo() does), and take several times as many draws, as the weights may have no variance."
+            f"k-hat {tail:.2f}: usable. Probabilities under q may be off by {total_variation:.2g}: correct means and "
+            f"probabilities by the importance weights (fit.loo() does), and take several times as many draws, as the "
+            f"weights may have no variance."
         )
     return (
         f"k-hat {tail:.2f}, above {usable:.2f}: q misses part of the posterior; its means and standard deviations, "

@@ -4,7 +4,9 @@ from abc import abstractmethod
 from typing import Any
 
 import equinox as eqx
+import jax
 from equinox import AbstractVar
+from jaxtyping import Array, Float
 
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 from provi.families.bases import AbstractBase
@@ -43,6 +45,11 @@ class AbstractFamily(eqx.Module):
     @abstractmethod
     def log_prob(self, point: Any, z: Vector) -> Scalar:
         """log q(z), normalised."""
+
+    def sample_and_log_prob(self, key: RandomKey, point: Any, num: int) -> tuple[Draws, Float[Array, " num"]]:
+        """The draws of `sample`, and log q at each."""
+        z = self.sample(key, point, num)
+        return z, jax.vmap(lambda row: self.log_prob(point, row))(z)
 
     @abstractmethod
     def entropy(self, point: Any) -> Scalar:

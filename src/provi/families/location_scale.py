@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from provi.core.checks import as_array, check_count, check_positive_definite
 from provi.core.precision import double_precision
@@ -140,6 +141,21 @@ class LocationScale(AbstractFamily):
     def log_prob(self, point: Point, z: Vector) -> Scalar:
         """log q_w(z), normalised."""
         return self.base.log_density(point.scale.standardise(z - point.loc)) - point.scale.log_det()
+
+    def sample_and_log_prob(self, key: RandomKey, point: Point, num: int) -> tuple[Draws, Float[Array, " num"]]:
+        """The draws of `sample`, and log q at each."""
+        u = self.sample_base(key, point, num)
+        z = self.transform(point, u)
+        return z, self.log_prob_of_draws(point, u, z)
+
+    def log_prob_of_draws(self, point: Point, u: Any, z: Draws) -> Float[Array, " num"]:
+        """log q at z = m + C u, for each row.
+
+        From u itself where C is square: solving C u = z - m for it loses every digit where C is nearly singular.
+        """
+        if isinstance(point.scale, LowRank):
+            return jax.vmap(lambda row: self.log_prob(point, row))(z)
+        return jax.vmap(self.base.log_density)(u) - point.scale.log_det()
 
     def score(self, point: Point, u: Any, factors: Any) -> Draws:
         """grad_z log q_w at z = m + C u, for each row u: -rho(r^2) (CC')^-1 C u."""

@@ -3,7 +3,7 @@
 import functools
 
 import numpy as np
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from provi.families.bases import AbstractBase, Laplace, Normal, StudentT, Uniform
 
@@ -22,14 +22,14 @@ def _normal(base: Normal, dim: int, probability: float) -> float:
 @marginal_quantile.register(StudentT)
 def _student_t(base: StudentT, dim: int, probability: float) -> float:
     df = float(base.df)
-    return float(stats.t.ppf(probability, df) * np.sqrt((df - 2) / df))
+    return float(special.stdtrit(df, probability) * np.sqrt((df - 2) / df))
 
 
 @marginal_quantile.register(Uniform)
 def _uniform(base: Uniform, dim: int, probability: float) -> float:
     """The density (1 - x^2/(d+2))^((d-1)/2) is that of a beta variable stretched to [-R, R]."""
     half = (dim + 1) / 2
-    return float(np.sqrt(dim + 2) * (2 * stats.beta.ppf(probability, half, half) - 1))
+    return float(np.sqrt(dim + 2) * (2 * special.betaincinv(half, half, probability) - 1))
 
 
 @marginal_quantile.register(Laplace)

@@ -112,9 +112,10 @@ class AbstractGPEstimator(BaseEstimator):
     def __getstate__(self):
         state: Any = super().__getstate__()
         if "fit_" in state:
-            # What computes a certificate again holds the data, and cannot be pickled.
+            # What computes a certificate again holds the data, and cannot be pickled; the target holds them, too.
             certificate = dataclasses.replace(self.certificate_, recompute=None)
-            found = dataclasses.replace(self.fit_, certificate=certificate)
+            posterior = dataclasses.replace(self.fit_.posterior, target=None)
+            found = dataclasses.replace(self.fit_, certificate=certificate, target=None, posterior=posterior)
             state = {**state, "fit_": found, "certificate_": certificate}
         return {"pickled": pickle.dumps(state)}
 

@@ -1,6 +1,4 @@
-"""Things people look at: pictures of a fit, in one style."""
+"""Things people look at: pictures of a fit, in one style, and its HTML report; what ArviZ reads.
 
-from provi.report.plots import plot_fit
-from provi.report.style import figure_style
-
-__all__ = ["figure_style", "plot_fit"]
+Nothing is imported here: `import provi` needs this room for the text of a call, and must not wait for matplotlib.
+"""

@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from provi.diagnostics.importance import ImportanceDiagnostics
-from provi.diagnostics.pareto import usable_k
 from provi.result.summary import Summary
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def tail_warning(posterior: "Posterior") -> tuple[str, ...]:
 
 
 def _is_bad(found: ImportanceDiagnostics) -> bool:
-    return found.pareto_k is not None and found.pareto_k >= usable_k(found.num_draws)
+    return found.pareto_k is not None and not found.adequate
 
 
 def _columns(values: Any) -> np.ndarray:
