@@ -46,7 +46,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 test: lint
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

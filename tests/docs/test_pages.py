@@ -10,7 +10,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 WITH_CODE = [page for page in PAGES if any(block.is_run for block in find_blocks(page.read_text()))]
 # These are read from the page and run by tests/cli/test_three_commands.py; another page may show them, word for word.
-THREE_COMMANDS = next(b.code for b in find_blocks((DOCS / "command-line.md").read_text()) if b.language == "sh")
+THREE_COMMANDS = next(b.code for b in find_blocks((DOCS / "command-line.md").read_text()) if b.code.startswith("pip "))
 LANGUAGES = {"python", "bash", "console", "sh", "", "text", "stan", "json", "csv", "toml"}
 
 

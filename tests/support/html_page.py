@@ -81,11 +81,22 @@ def check_pictures(page, number):
     for tag, attributes, where in page.elements:  # all colours are variables of the page, light or dark
         if "svg" in where:
             assert not re.search(r"#[0-9a-fA-F]{3,8}\b", attributes.get("style", "")), (tag, attributes)
+    for attributes, _ in page.all("th"):
+        assert attributes["scope"] in ("col", "row"), attributes
     for attributes, where in page.all("table"):
         assert "div" in where and attributes["role"] == "table"
     for attributes, _ in page.all("div"):
         if attributes.get("class") == "scroll":  # reached and moved by the keyboard
             assert attributes["tabindex"] == "0" and attributes["aria-label"]
+
+
+def check_style(source):
+    """What only a browser shows, as far as the style sheet says it: focus, print, telephones."""
+    style = source[source.index("<style>") : source.index("</style>")]
+    assert re.search(r":focus-visible \{ outline: 3px solid", style) and "outline: none" not in style
+    assert "@media print" in style and "details::details-content { content-visibility: visible" in style
+    assert "@media screen and (prefers-color-scheme: dark)" in style  # paper stays light
+    assert "@media (max-width: 40rem)" in style and not re.search(r"font-size: \.[0-7]", style)
 
 
 def schemes(source):

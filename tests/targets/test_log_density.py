@@ -206,3 +206,21 @@ def test_dtype():
     example = LogDensity(lambda z: -jnp.sum(z["a"] ** 2), {"a": np.ones(2, np.float32)})
     assert example.dtype == jnp.float32
     assert LogDensity(lambda z: -jnp.sum(z["a"] ** 2), {"a": np.ones(2, int)}).dtype == jnp.float64
+
+
+OUTSIDE = np.ones(2)
+
+
+def reads_a_global(z):
+    return -0.5 * jnp.sum((z - OUTSIDE) ** 2)
+
+
+def test_a_program_compiled_before_a_global_changed_is_not_used_again(monkeypatch):
+    """A notebook's way: the same function, other data in its variable, a new target."""
+    points = jnp.zeros((1, 2))
+    values = jax.jit(lambda target: jax.vmap(target.potential)(points))
+    first = LogDensity(reads_a_global, 2)
+    assert float(values(first)[0]) == 1.0
+    monkeypatch.setitem(globals(), "OUTSIDE", np.full(2, 3.0))
+    assert float(values(LogDensity(reads_a_global, 2))[0]) == 9.0
+    assert LogDensity(reads_a_global, 2).captured != first.captured

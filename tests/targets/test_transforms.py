@@ -183,3 +183,5 @@ def test_bad_values_and_intervals():
         interval(1, 1)
     with pytest.raises(ValueError, match="no finite end"):
         interval(-np.inf, np.inf)
+    with pytest.raises(ValueError, match="lower and upper must be numbers"):
+        interval(np.zeros(2), 1)

@@ -65,7 +65,7 @@ class ImportanceDiagnostics:
 
     @property
     def adequate(self) -> bool:
-        """Whether q may be used as it is: by the draws, no probability is off by more than 0.05."""
+        """Whether q may be used as it is: by the draws, no probability is off by more than 0.1."""
         return self.total_variation <= SMALL_ERROR
 
     def table(self) -> Table:

@@ -11,7 +11,7 @@ GOOD_K, USABLE_K = 0.5, 0.7
 """Vehtari, Simpson, Gelman, Yao and Gabry (2024): below 1/2 the weights have a variance; above 0.7 no number of
 draws that one can afford is enough."""
 
-SMALL_ERROR = 0.05
+SMALL_ERROR = 0.1
 """A total variation up to which q may be used as it is."""
 
 FEWEST_WEIGHTS = 25

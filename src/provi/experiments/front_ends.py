@@ -1,6 +1,5 @@
 """The same models through NumPyro, PyMC and Stan: one posterior, and how far the best Gaussian is from NUTS's."""
 
-import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import jax
 import numpy as np
 
 from provi.core.precision import double_precision
+from provi.diagnostics.pareto import SMALL_ERROR
 from provi.experiments.front_end_models import (
     FRONT_ENDS,
     NUMPYRO,
@@ -19,48 +19,16 @@ from provi.experiments.front_end_models import (
     pymc_model,
     stan_program,
 )
+from provi.experiments.front_ends_claims import TAIL_DRAWS, Comparison, claims
 from provi.experiments.front_ends_picture import draw
-from provi.experiments.report import Claim, Report, Row, finish, write_rows
+from provi.experiments.report import Report, Row, finish, write_rows
 from provi.fit import fit
 from provi.frontends import from_numpyro, from_pymc, from_stan
 from provi.report.style import save_figure
-from provi.result import Fit
 from provi.targets.parameters import element_names
 
 NAME = "front-ends"
-_BAD_TAIL = 0.5  # k-hat above which `fit.diagnose()` warns: the importance weights have no variance
-_TAIL_DRAWS = 10_000
 _DRAWS = 100_000  # of q, for its moments in the model's space: their errors are far below those of NUTS
-_NOTICEABLE = 0.1  # an error of a mean or of an sd, in posterior sds, that the user should be warned of
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """A fit beside NUTS, in the model's own parameters (tau, not its logarithm)."""
-
-    problem: Problem
-    front_end: str
-    fit: Fit
-    names: tuple[str, ...]
-    mean_error: np.ndarray
-    """(mean of q - mean of NUTS) / sd of NUTS."""
-    deviation_error: np.ndarray
-    """sd of q / sd of NUTS - 1."""
-    mean_noise: np.ndarray
-    """The standard error of NUTS's mean, in sds."""
-    deviation_noise: np.ndarray
-    offset_spread: float
-    """How far the difference to NumPyro's log density is from its median, at most, over 50 draws of q."""
-
-    @property
-    def tail(self) -> float:
-        """k-hat."""
-        return float(self.fit.diagnose(_TAIL_DRAWS).pareto_k or np.nan)
-
-    @property
-    def worst(self) -> float:
-        """The largest error of a mean or of an sd, in posterior sds."""
-        return float(max(np.abs(self.mean_error).max(), np.abs(self.deviation_error).max()))
 
 
 @double_precision
@@ -83,7 +51,7 @@ def run(output: Path, quick: bool = False, seed: int = 0) -> Report:
         "Three models through NumPyro, PyMC and Stan, beside NUTS",
         _setting(chains, length),
         tuple(_row(each) for each in found),
-        _claims(found),
+        claims(found),
         files,
         time.monotonic() - began,
     )
@@ -162,6 +130,8 @@ def _row(each: Comparison) -> Row:
         "gap at most": "-" if certificate.gap is None else f"{certificate.gap:.2g}",
         "ELBO": each.fit.elbo.value,
         "k-hat": each.tail,
+        "error of a probability": each.diagnosis.total_variation,
+        "adequate": "yes" if each.diagnosis.adequate else "warned",
         "worst mean": float(np.abs(each.mean_error).max()),
         "worst sd": float(np.abs(each.deviation_error).max()),
         "log density differs by": each.offset_spread,
@@ -184,59 +154,6 @@ def _parameters(each: Comparison) -> list[Row]:
     ]
 
 
-def _claims(found: list[Comparison]) -> tuple[Claim, ...]:
-    first = {each.problem.name: each for each in found if each.front_end == NUMPYRO}
-    moved = [
-        max(
-            float(np.abs(each.mean_error - first[each.problem.name].mean_error).max()),
-            float(np.abs(each.deviation_error - first[each.problem.name].deviation_error).max()),
-        )
-        for each in found
-    ]
-    good = [each for each in found if each.tail <= _BAD_TAIL]
-    noticeable = [each for each in found if each.worst > _NOTICEABLE]
-    warned = [each.tail > _BAD_TAIL or each.fit.certificate.gap is None for each in noticeable]
-    claims = [
-        Claim.of(
-            "The three front-ends have the same log density, up to a constant.",
-            max(each.offset_spread for each in found) < 1e-6,
-            f"At 50 draws of q: largest deviation {max(each.offset_spread for each in found):.2g} nats.",
-        ),
-        Claim.of(
-            "They give the same posterior.",
-            max(moved) < 0.05,
-            f"Means and sds differ by at most {max(moved):.2g} posterior sds between front-ends, where each fit is "
-            f"within tol = 0.01 nats of the best or as near as its noise allows.",
-        ),
-        Claim.of(
-            f"Where a mean or an sd is off by more than {_NOTICEABLE} posterior sds, a warning is given: k-hat above "
-            f"{_BAD_TAIL}, or no certificate.",
-            all(warned),
-            f"{sum(warned)} of {len(noticeable)} such fits; "
-            + ", ".join(f"{each.problem.name} ({each.front_end}): {each.worst:.2g}" for each in noticeable),
-        ),
-    ]
-    for each in good:
-        errors = np.concatenate([each.mean_error / each.mean_noise, each.deviation_error / each.deviation_noise])
-        claims.append(
-            Claim.of(
-                f"{each.problem.name}, {each.front_end} (k-hat {each.tail:.2f}): means and sds are within Monte-Carlo "
-                f"error of NUTS.",
-                np.abs(errors).max() < _largest_normal(len(errors)),
-                f"Largest error {np.abs(errors).max():.2g} standard errors of NUTS, limit "
-                f"{_largest_normal(len(errors)):.2g} (5% over all); {each.worst:.2g} posterior sds.",
-            )
-        )
-    return tuple(claims)
-
-
-def _largest_normal(count: int) -> float:
-    """What the largest of `count` standard normal numbers exceeds with probability 5% at most."""
-    from scipy.stats import norm
-
-    return float(norm.isf(0.025 / count))
-
-
 def _setting(chains: int, length: int) -> str:
     return (
         f"Rubin's eight schools (non-centred), a logistic regression with 10 groups (600 rows) and a Poisson "
@@ -244,7 +161,8 @@ def _setting(chains: int, length: int) -> str:
         f"full Gaussian in the unconstrained coordinates, which are the same in all three; compared in the models' own "
         f"parameters, deterministic ones included, by {_DRAWS} draws of q. NUTS: NumPyro's, {chains} "
         f"chains of {length} draws after 1000, target acceptance 0.95. Errors of means are in sds of NUTS, errors of "
-        f"sds relative; k-hat from {_TAIL_DRAWS} draws of q. The Poisson regression is recognised as log-concave in "
+        f"sds relative; k-hat and the largest error of a probability from {TAIL_DRAWS} draws of q; the user "
+        f"is warned where the latter is above {SMALL_ERROR}. The Poisson regression is recognised as log-concave in "
         f"NumPyro and PyMC and declared so to Stan. The Gaussian approximation is not the posterior: errors within "
         f"Monte-Carlo error of NUTS mean that this NUTS run cannot tell them apart, not that there are none."
     )

@@ -68,6 +68,8 @@ def from_numpyro(
     assumptions = declare(strong_convexity, smoothness, log_concave)
     program, found = _run_abstractly(model, args, kwargs)
     unravel = Unravel(tuple(found.shapes), tuple(found.shapes.values()))
+    if unravel.size == 0:
+        raise ValueError("the latent sites of the model have no entries: nothing is left to infer.")
     vector = jnp.zeros(unravel.size, default_dtype())
     if start is not None:
         vector = jnp.asarray(free_coordinates("start", program, unravel(vector), start), vector.dtype)

@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.core.captured import captured
 from provi.core.precision import default_dtype
 from provi.core.types import Scalar, Vector
 
 
 class _Identical:
-    """Something that cannot be hashed, equal to itself alone."""
+    """Something that can change, or that cannot be hashed: equal to itself alone."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -32,12 +33,14 @@ class NumPyroModel(eqx.Module):
     structure: Any = eqx.field(static=True)
     others: tuple[Any, ...] = eqx.field(static=True)
     """The arguments that are no arrays, each with its type (1 is not 1.0 here); None where an array belongs."""
+    captured: str = eqx.field(static=True)
+    """What the model reads from outside, which may be other data the next time."""
 
     def __init__(self, model: Callable[..., Any], args: tuple, kwargs: dict, constant: bool = False):
         """`constant`: hold the arrays fixed, for a model that looks at their values in Python."""
         leaves, self.structure = jax.tree.flatten((args, kwargs), is_leaf=lambda node: node is None)
         free = [isinstance(leaf, np.ndarray | jax.Array) and not constant and _is_numeric(leaf) for leaf in leaves]
-        self.model = model
+        self.model, self.captured = model, captured(model)
         self.arrays = tuple(_in_dtype(leaf) for leaf, is_free in zip(leaves, free, strict=True) if is_free)
         pairs = zip(leaves, free, strict=True)
         self.others = tuple(None if is_free else (type(leaf), _hashable(leaf)) for leaf, is_free in pairs)
@@ -203,7 +206,7 @@ def deterministic_sites(sites: Any) -> Iterable[str]:
 
 
 def _is_numeric(leaf: Any) -> bool:
-    return leaf.dtype.kind in "fiub"
+    return getattr(leaf.dtype, "kind", "") in tuple("fiub")  # a key of random numbers has no kind
 
 
 def _in_dtype(leaf: Any) -> Any:
@@ -212,8 +215,4 @@ def _in_dtype(leaf: Any) -> Any:
 
 
 def _hashable(leaf: Any) -> Any:
-    try:
-        hash(leaf)
-    except TypeError:
-        return _Identical(leaf)
-    return leaf
+    return leaf if isinstance(leaf, bool | int | float | complex | str | bytes | None) else _Identical(leaf)

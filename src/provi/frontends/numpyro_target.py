@@ -20,6 +20,8 @@ from provi.targets.constants import Constants
 from provi.targets.linear_models import AbstractLinearModel
 from provi.targets.parameters import element_names
 
+_SLACK = 1e-5  # of values in single precision, as NumPyro's draws are by default
+
 
 class AbstractNumPyroTarget(AbstractTarget):
     """The posterior density of a model's latent sites, in NumPyro's own unconstrained coordinates.
@@ -183,12 +185,21 @@ def free_coordinates(argument: str, model: NumPyroModel, example: dict[str, Any]
 
 @eqx.filter_jit
 def _invert(model: NumPyroModel, given: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The free coordinates of each site, and whether its value lies in its support."""
+    """The free coordinates of each site, and whether its value lies in its support.
+
+    NumPyro's tests of matrices and simplices ask for the digits of double precision; values of less come back nearly.
+    """
     from numpyro.distributions import biject_to
 
     sites = model.trace(lambda site: given.get(site["name"]) if site["type"] == "sample" else None)
     supports = {name: sites[name]["fn"].support for name in given}
-    return {name: (biject_to(supports[name]).inv(value), supports[name](value)) for name, value in given.items()}
+    found = {}
+    for name, value in given.items():
+        bijection = biject_to(supports[name])
+        free = bijection.inv(value)
+        comes_back = jnp.all(jnp.isclose(bijection(free), value, rtol=_SLACK, atol=_SLACK))
+        found[name] = free, jnp.all(supports[name](value)) | comes_back
+    return found
 
 
 @eqx.filter_jit

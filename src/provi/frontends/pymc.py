@@ -60,6 +60,8 @@ def from_pymc(
     _check_model(model)
     point = _initial_point(model)
     program = PyMCProgram(model, point)
+    if program.unravel.size == 0:
+        raise ValueError("the free variables of the model have no entries: nothing is left to infer.")
     vector = np.concatenate([np.ravel(point[value.name]) for value in model.value_vars])
     vector = jnp.asarray(vector, program.example.dtype)
     if start is not None:

@@ -44,7 +44,9 @@ class PyMCProgram:
             if isinstance(variable, SharedVariable) and not _is_generator(variable):
                 self._fixed[variable] = constant(variable.get_value())
 
-        self.axis_labels = _axis_labels(model, [rv.name for rv in (*self.free, *self.deterministics)])
+        # Of a vector of data with one density, such as a row of an MvNormal, the log-likelihood has fewer axes.
+        scalar = [rv for rv in self.observed if getattr(rv.owner.op, "ndim_supp", 1) == 0]
+        self.axis_labels = _axis_labels(model, [rv.name for rv in (*self.free, *self.deterministics, *scalar)])
 
     def fixed(self, graphs: Sequence[Any], replace: dict[Any, Any] | None = None) -> list[Any]:
         """The graphs with data and sizes as constants, after other replacements."""
@@ -102,9 +104,12 @@ class PyMCProgram:
         return Traced(lambda z: dict(zip(names, function(z), strict=True)), self.example)
 
 
-def _axis_labels(model: Any, names: Sequence[str]) -> dict[str, dict[str, Sequence[str]]]:
-    """Of each variable whose dimensions all have coordinates: dimension -> a label for each entry, in order."""
-    known = {axis: [str(label) for label in labels] for axis, labels in model.coords.items() if labels is not None}
+def _axis_labels(model: Any, names: Sequence[str]) -> dict[str, dict[str, Sequence[Any]]]:
+    """Of each variable whose dimensions all have coordinates: dimension -> a label for each entry, in order.
+
+    The labels are the user's own, numbers as numbers: xarray aligns a fit with PyMC's draws by them.
+    """
+    known = {axis: list(labels) for axis, labels in model.coords.items() if labels is not None}
     dims = {name: model.named_vars_to_dims[name] for name in names if name in model.named_vars_to_dims}
     return {name: {axis: known[axis] for axis in axes} for name, axes in dims.items() if known.keys() >= set(axes)}
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.core.checks import check_count
 from provi.core.precision import double_precision
 from provi.core.types import Draws, Scalar, Vector
 from provi.frontends.pymc_graphs import Traced
@@ -82,7 +83,7 @@ class PyMCTarget(AbstractTarget):
         return element_names(self.constrain(self.default_location))
 
     @property
-    def axis_labels(self) -> dict[str, dict[str, Sequence[str]]]:
+    def axis_labels(self) -> dict[str, dict[str, Sequence[Any]]]:
         """The coordinates of the variables that were given dimensions by name."""
         return self.program.axis_labels
 
@@ -105,6 +106,7 @@ class PyMCTarget(AbstractTarget):
     @double_precision
     def predict(self, z: Any, seed: int) -> dict[str, np.ndarray]:
         """Data drawn from p(y | z), by observed variable; for draws (n, dim), one of each for each row."""
+        check_count("seed", seed, minimum=0)
         return self._at(z, lambda points: replicate(self.program, _over_draws(self.program.values, points), seed))
 
     def _at(self, z: Any, function: Callable[[Draws], dict[str, Any]]) -> dict[str, np.ndarray]:

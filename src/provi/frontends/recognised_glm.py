@@ -18,6 +18,7 @@ from provi.targets.logistic_regression import LogisticRegression
 from provi.targets.poisson_regression import PoissonRegression
 
 _LARGEST_DESIGN = 2**26  # numbers: 512 MiB
+_SMALLEST_SCALE = 1e-100  # its square can be divided by
 _AGREEMENT = 1e-9
 _AGREEMENT_OF_CONSTANTS = 1e-6
 
@@ -51,7 +52,7 @@ def linear_model_of(
     constant = all(form == Form.CONSTANT for name, form in found.items() if name != "predictor")
     if not constant or found["predictor"] not in (wanted, Form.CONSTANT):
         return None
-    if shapes["predictor"].size * start.size > _LARGEST_DESIGN:
+    if not 0 < shapes["predictor"].size * start.size <= _LARGEST_DESIGN:  # without data there is no linear model
         return None
 
     @jax.jit
@@ -77,7 +78,7 @@ def _build(
 ) -> AbstractLinearModel | None:
     """The linear model; `None` where the data are not of the likelihood's kind."""
     y, rows, plain = known["data"], row_numbers(offset.size), not offset.any()
-    if not np.isfinite(y).all() or not (known["prior_scale"] > 0).all():
+    if not np.isfinite(y).all() or not (known["prior_scale"] > _SMALLEST_SCALE).all():
         return None
     if kind == "normal":
         return _gaussian(design, y - offset, known["scale"], prior)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.checks import as_array
+from provi.core.checks import as_array, check_count
 from provi.core.types import Scalar, Vector
 from provi.frontends.stan_engine import AbstractEngine, hessian_products
 from provi.frontends.stan_program import StanProgram
@@ -78,6 +78,7 @@ class StanTarget(AbstractTarget):
 
         One set for each row of z, under the name of the data where there are such: `y_rep` becomes `y`.
         """
+        check_count("seed", seed, minimum=0)
         found = self._at(z, seed, lambda name: name.endswith(_REPLICATE))
         stems = {name: name.removesuffix(_REPLICATE) for name in found}
         return {stems[name] if stems[name] in self.program.data else name: value for name, value in found.items()}

@@ -14,16 +14,20 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from provi.report.html_tables import number
 from provi.report.plots import plot_bound, plot_trace, theorem_on_gap
 from provi.report.plots_posterior import (
     LARGEST_INTERVALS,
     LARGEST_MATRIX,
+    LARGEST_PANELS,
+    draw_densities,
+    draw_marginals,
     plot_correlation_matrix,
-    plot_intervals,
+    read_marginals,
     shortened,
 )
-from provi.report.style import INK, PALETTE
+from provi.report.style import INK, PALETTE, number
+
+_INTERVALS_AT_ONCE, _DENSITIES_AT_ONCE = 20, 6
 
 # What matplotlib writes, and the variable of the page's style sheet that stands for it in light and dark.
 _COLOURS = {colour.lower(): f"var(--plot-{k})" for k, colour in enumerate(PALETTE)} | {
@@ -49,31 +53,68 @@ def run_pictures(fit: Any) -> list[Picture]:
         return []
     elbo, certificate = fit.history["elbo"], fit.certificate
     first = float(elbo[np.isfinite(elbo)][0])
-    known = "no bound is known" if certificate.gap is None else f"the best is at most {certificate.gap:.3g} nats above"
+    known = "no bound is known"
+    if certificate.gap is not None:
+        known = f"the best is at most {number(certificate.gap)} nats above"
     caption = "The ELBO along the run."
     if certificate.gap is not None:
         caption += f" The best one of the family lies in the green band ({certificate.status})."
     alt = f"Line chart of the ELBO: from {number(first, 6)} to {number(fit.elbo.value, 6)} nats; {known}."
     pictures = [Picture(inline_svg(plot_trace(fit), "trace", alt), caption)]
     bound = theorem_on_gap(fit)
-    if (certificate.gap is None and bound is None) or len(elbo) < 2:
+    if (certificate.gap is None and bound is None) or len(elbo) < 2 or not np.isfinite(fit.elbo.value):
         return pictures
     alt = f"Line chart on a logarithmic scale: distance from the best ELBO at each record. At the end {known}."
     caption = "How far each record was from the best member of the family: at most the line, at least the dots."
     if bound is not None:
-        alt += f" The theorem promised an expected gap of at most {bound:.3g} nats."
+        alt += f" The theorem promised an expected gap of at most {number(bound)} nats."
         caption += f" Dashed: {certificate.theorem}, known before the run and in expectation over runs."
     return [*pictures, Picture(inline_svg(plot_bound(fit, fit.guarantee), "bound", alt), caption)]
 
 
-def marginals_picture(posterior: Any, reference: Any = None) -> Picture:
-    """Intervals of the parameters, beside those of reference draws if there are any."""
-    shown = min(len(posterior.names), LARGEST_INTERVALS)
-    beside = "" if reference is None else " beside those of the reference draws"
-    alt = f"Interval plot of {shown} parameters{beside}; the numbers are in the table of parameters."
-    caption = "Means (dots), central 50% intervals (thick) and 94% intervals (thin)."
-    caption += "" if reference is None else " Orange with squares: the reference draws."
-    return Picture(inline_svg(plot_intervals(posterior, reference), "marginals", alt), caption)
+def marginals_pictures(posterior: Any, reference: Any = None) -> list[Picture]:
+    """Intervals of the parameters, beside those of reference draws if there are any; two pictures of many."""
+    marginals, draws = read_marginals(posterior, reference, LARGEST_INTERVALS)
+    shown, pictures = len(marginals.names), []
+    beside = "" if draws is None else " beside those of the reference draws"
+    for part in _parts(shown, _INTERVALS_AT_ONCE):
+        count = part.stop - part.start
+        alt = f"Interval plot of {count} parameters{beside}; the numbers are in the table of parameters."
+        caption = _range_words(part, marginals.total)
+        if part.start == 0:
+            caption += "Means (dots), central 50% intervals (thick) and 94% intervals (thin)."
+            caption += "" if draws is None else " Orange with squares: the reference draws."
+        svg = inline_svg(draw_marginals(marginals, draws, part), f"marginals{part.start}", alt)
+        pictures.append(Picture(svg, caption))
+    return pictures
+
+
+def densities_pictures(posterior: Any, reference: Any = None) -> list[Picture]:
+    """The marginal densities of the first parameters, over histograms of reference draws if there are any."""
+    marginals, draws = read_marginals(posterior, reference, LARGEST_PANELS)
+    beside = "" if draws is None else ", over histograms of the reference draws"
+    pictures = []
+    for part in _parts(len(marginals.names), _DENSITIES_AT_ONCE):
+        count = part.stop - part.start
+        alt = f"Marginal densities of {count} parameters{beside}; the numbers are in the table of parameters."
+        caption = _range_words(part, marginals.total)
+        if part.start == 0:
+            caption += "Marginal densities of the approximation; steps: a histogram of its draws."
+            caption += "" if draws is None else " Orange: the reference draws."
+        svg = inline_svg(draw_densities(marginals, draws, part, columns=2), f"densities{part.start}", alt)
+        pictures.append(Picture(svg, caption))
+    return pictures
+
+
+def _range_words(part: slice, total: int) -> str:
+    whole = part.stop - part.start == total
+    return "" if whole else f"Parameters {part.start + 1} to {part.stop} of {total}. "
+
+
+def _parts(total: int, most: int) -> list[slice]:
+    """0 to `total` in as few parts of about the same length as `most` allows."""
+    size = -(-total // -(-total // most))
+    return [slice(first, min(first + size, total)) for first in range(0, total, size)]
 
 
 def correlation_picture(correlation: np.ndarray, names: tuple[str, ...]) -> Picture:

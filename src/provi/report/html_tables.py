@@ -13,9 +13,11 @@ import jax
 import numpy as np
 
 from provi.diagnostics.importance import ImportanceDiagnostics
+from provi.report.style import number
 
 LARGEST_PARAMETERS, LARGEST_CORRELATIONS = 200, 10
 _LARGEST_DENSE = 2000  # dimensions up to which a correlation matrix is formed
+_LONG_NAME = 18  # characters
 _PACKAGES = ("provi", "jax", "jaxlib", "equinox", "numpy", "scipy", "matplotlib")
 
 
@@ -34,19 +36,23 @@ class Grid:
     status: int | None = None
     stacked: bool = False
 
+    @property
+    def named(self) -> bool:
+        """Whether names are so long that, on a telephone, each needs a line of its own."""
+        return not self.stacked and bool(self.numeric) and any(len(row[0]) > _LONG_NAME for row in self.rows)
 
-def parameters(posterior: Any) -> Grid:
-    """Mean, standard deviation and 94% interval of the first 200 parameters."""
-    summary = posterior.summary(0.94)
+
+def parameters(summary: Any) -> Grid:
+    """Mean, standard deviation and interval of the first 200 parameters of a summary."""
     numbers = np.column_stack([summary.mean, summary.standard_deviation, summary.interval])
     rows = [
         (name, *(f"{value:#.4g}".rstrip(".").replace("-", "−") for value in row))
         for name, row in zip(summary.names[:LARGEST_PARAMETERS], numbers[:LARGEST_PARAMETERS], strict=True)
     ]
-    more = len(summary.names) - len(rows)
-    caption = "Means, standard deviations and central 94% intervals"
+    more, tail = len(summary.names) - len(rows), 50 * (1 - summary.probability)
+    caption = f"Means, standard deviations and central {100 * summary.probability:g}% intervals"
     caption += f"; the first {len(rows)} of {len(summary.names)} parameters" if more else ""
-    return Grid(caption, ("parameter", "mean", "sd", "3%", "97%"), rows, (1, 2, 3, 4))
+    return Grid(caption, ("parameter", "mean", "sd", f"{tail:g}%", f"{100 - tail:g}%"), rows, (1, 2, 3, 4))
 
 
 def correlation_matrix(posterior: Any) -> np.ndarray | str:
@@ -69,7 +75,7 @@ def strongest(correlation: np.ndarray, names: Sequence[str]) -> Grid:
     order = np.argsort(-np.abs(correlation[first, second]), kind="stable")[:LARGEST_CORRELATIONS]
     rows = []
     for i, j in zip(first[order].tolist(), second[order].tolist(), strict=True):
-        rows.append((names[i], names[j], f"{correlation[i, j]:.3f}".replace("-", "−")))
+        rows.append((names[i], names[j], f"{round(float(correlation[i, j]), 3) + 0.0:.3f}".replace("-", "−")))
     return Grid("The strongest correlations", ("parameter", "with", "correlation"), rows, (2,))
 
 
@@ -116,6 +122,7 @@ def diagnostics(fit: Any, found: ImportanceDiagnostics | None) -> Grid:
         tail = "not computed" if found.pareto_k is None else number(found.pareto_k, 2)
         rows += [
             ("Pareto k-hat", tail, "", "tail of the importance weights: below 0.5 good, above 0.7 bad"),
+            ("total variation", number(found.total_variation, 2), "", "largest error of a probability, by these draws"),
             ("ELBO by fresh draws, nats", number(found.elbo, 6), number(found.elbo_standard_error, 2), "a check"),
             (
                 "log evidence, nats",
@@ -166,8 +173,3 @@ def versions() -> Grid:
         ("report written", time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())),
     ]
     return Grid("Versions at the time of the report", ("", "version"), rows)
-
-
-def number(value: float, digits: int = 3) -> str:
-    """A number for people: `digits` significant ones, a true minus sign."""
-    return f"{float(value):.{digits}g}".replace("-", "−")

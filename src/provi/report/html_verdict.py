@@ -2,10 +2,13 @@
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 from provi.core.outcomes import Outcome
 from provi.diagnostics.importance import ImportanceDiagnostics
+from provi.diagnostics.pareto import usable_k
+from provi.report.style import number
 
 _SCALES = {
     "triangular": "with full covariance",
@@ -14,66 +17,140 @@ _SCALES = {
     "diagonal": "with independent coordinates (mean field)",
     "low_rank": "with a low-rank covariance",
 }
+_BASES = {
+    "normal": "Gaussian",
+    "laplace": "Laplace distribution",
+    "uniform": "uniform distribution on an ellipsoid",
+    "student_t": "Student t distribution",
+}
 _LOOSE = 0.5  # nats of KL, from which Pinsker allows probabilities to be wrong by a half
 _WIDE = 1.0  # nats, from which a bound no longer shows that an approximation is a good one
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """`level`: "certified", "wide", "conditional" or "none"; `title`, `sentence`, `reasons`: for people."""
+    """What stands on top, for people: `reasons` say why, `warning` what k-hat finds wrong, `next_steps` what to do.
+
+    `level`: "certified", "caution", "conditional" or "none".
+    """
 
     level: str
     title: str
     sentence: str
     reasons: tuple[str, ...]
+    warning: str | None = None
+    next_steps: tuple[str, ...] = ()
 
 
-def verdict(fit: Any) -> Verdict:
-    """What may be said of the fit, and on which grounds."""
-    certificate = fit.certificate
+def verdict(fit: Any, found: ImportanceDiagnostics | None = None) -> Verdict:
+    """What may be said of the fit, on which grounds, and what to do next; `found` is what k-hat says of it."""
+    certificate, gap = fit.certificate, fit.certificate.gap
+    made = {"warning": _warning(fit, found), "next_steps": _next_steps(fit, found)}
+    if gap is None:
+        sentence = f"Nothing is proven of how far this approximation is from the best {family_words(fit)}."
+        reasons = (*_obstacles(certificate), *_notes(certificate)[0], _ended(fit))
+        return Verdict("none", "Not certified", sentence, reasons, **made)
+    best = f"no {family_words(fit)} is more than {number(gap)} nats better than this one"
+    level = "" if certificate.confidence is None else f", with confidence {100 * certificate.confidence:g}%"
+    wide = (f"A bound of {number(gap)} nats is wide: it does not show that the approximation is a good one.",)
+    wide = wide if gap > _WIDE else ()
+    if certificate.status != "proven":
+        sentence = f"If an assumption holds that was not verified, {best}{level}."
+        reasons = (*wide, *_conditions(certificate), _ended(fit))
+        return Verdict("conditional", "Conditionally certified", sentence, reasons, **made)
+    title = f"Certified within {number(gap)} nats"
+    if wide and fit.outcome is not Outcome.TOLERANCE:
+        title = f"Not certified: the bound of {number(gap)} nats is too wide"
+    elif wide:
+        title += ", which is wide"
+    elif is_bad(found):
+        title += ", but the family does not fit"
+    reasons = (*wide, *_not_proven(certificate), _ended(fit))
+    found_level = "caution" if wide or is_bad(found) else "certified"
+    return Verdict(found_level, title, f"It is proven{level}: {best}.", reasons, **made)
+
+
+def is_bad(found: ImportanceDiagnostics | None) -> bool:
+    """Whether draws say that q misses part of the posterior, so that not even their weights can mend it."""
+    if found is None or found.pareto_k is None or found.adequate:
+        return False
+    return found.pareto_k >= usable_k(found.num_draws)
+
+
+def _warning(fit: Any, found: ImportanceDiagnostics | None) -> str | None:
+    """What draws say against the approximation, beside a certificate that does not speak of the posterior."""
+    if found is None or found.pareto_k is None or math.isnan(found.pareto_k) or found.adequate:
+        return None
+    if not is_bad(found):
+        return found.advice
+    gap, family = fit.certificate.gap, family_words(fit)
+    words = "This approximation is not the posterior"
+    if gap is not None and gap <= _WIDE:
+        words = f"Within {number(gap)} nats of the best {family}, but the best one is not the posterior"
+    return (
+        f"{words}: k-hat is {found.pareto_k:.2f}, above {usable_k(found.num_draws):.2f}. Means, standard deviations "
+        f"and intervals on this page may be far from those of the posterior."
+    )
+
+
+def _next_steps(fit: Any, found: ImportanceDiagnostics | None) -> tuple[str, ...]:
+    """What the user can do about what is missing, the most useful first."""
+    certificate, steps, wide = fit.certificate, [], (fit.certificate.gap or 0.0) > _WIDE
+    bent = any(row.status == "violated" and "convex" in row.statement for row in certificate.assumptions)
+    if fit.outcome is Outcome.NONFINITE or not math.isfinite(fit.elbo.value):
+        steps.append("Look where the log density or its gradient is not finite, or start elsewhere: start=.")
+    elif fit.outcome is Outcome.INTERRUPTED:
+        steps.append("Run it to its end; with checkpoint= and resume=True it goes on from where it stopped.")
+    elif fit.outcome in (Outcome.GRADIENT_BUDGET, Outcome.TIME_BUDGET) or wide:
+        steps.append("Give it a larger budget: the run may not have converged.")
+    if certificate.status == "conditional":
+        steps += certificate.notes[:1]
+    if certificate.status == "none":
+        steps += _notes(certificate)[1]
+    if bent:
+        steps.append(
+            "No budget proves a bound for a posterior that is not log-concave. Judge the fit by k-hat, and compare it "
+            "with draws of NUTS: fit.report(path, reference=draws)."
+        )
+    if found is not None and is_bad(found) and not wide:  # before that, q is not the best of its family
+        advice = found.advice.partition("Next: ")[2]
+        steps += [f"Mend the family or the model: {advice}"] if advice else []
+    return tuple(steps)
+
+
+def _notes(certificate: Any) -> tuple[list[str], list[str]]:
+    """The notes of a certificate without a bound: those that say why there is none, and what would give one."""
+    why = [note for note in certificate.notes if note.startswith("No certificate")]
+    return why, [note for note in certificate.notes if note not in why]
+
+
+def _ended(fit: Any) -> str:
     # The message of a conditional end repeats what the bound assumes.
     conditional = fit.outcome is Outcome.CONDITIONAL or not fit.message
-    ended = f"How the run ended: {fit.outcome.value if conditional else fit.message}."
     if not fit.outcome.ok:
-        ended = f"The run did not finish: {fit.outcome.value}. {fit.message}"
-    if certificate.gap is None:
-        sentence = f"Nothing is proven of how far this approximation is from the best {family_words(fit)}."
-        return Verdict("none", "Not certified", sentence, (*_obstacles(certificate), *certificate.notes, ended))
-    best = f"no {family_words(fit)} is more than {certificate.gap:.3g} nats better than this one"
-    level = "" if certificate.confidence is None else f", with confidence {100 * certificate.confidence:g}%"
-    wide = ()
-    if certificate.gap > _WIDE:
-        wide = (
-            f"A bound of {certificate.gap:.3g} nats is wide: it does not show that the approximation is a good one. "
-            f"A longer run may make it smaller.",
-        )
-    if certificate.status == "proven":
-        sentence = f"It is proven{level}: {best}."
-        level, title = ("wide", "Certified, but the bound is wide") if wide else ("certified", "Certified")
-        return Verdict(level, title, sentence, (*wide, *_not_proven(certificate), ended))
-    sentence = f"If an assumption holds that was not verified, {best}{level}."
-    reasons = (*wide, *_conditions(certificate), *certificate.notes[:1], ended)
-    return Verdict("conditional", "Conditionally certified", sentence, reasons)
+        return f"The run did not finish: {fit.outcome.value}. {fit.message}"
+    return f"How the run ended: {fit.outcome.value if conditional else fit.message}."
 
 
 def distance_words(fit: Any, found: ImportanceDiagnostics | None) -> str:
-    """What is proven of the distance to the posterior itself, and what k-hat estimates of it."""
+    """What is proven of the distance to the posterior itself, and what draws estimate where they give no warning."""
     bound = fit.certificate.posterior
     words = "Nothing is proven of the distance to the posterior itself, from which the best member may be far."
     if bound is not None:
         words = (
             f"Distance to the posterior itself, with confidence {100 * bound.confidence:g}%: KL(q‖posterior) is at "
-            f"most {bound.kl:.3g} nats, and no posterior probability is off by more than {bound.total_variation:.2g}."
+            f"most {number(bound.kl)} nats, and no posterior probability is off by more than "
+            f"{bound.total_variation:.2g}."
         )
         if bound.kl > _LOOSE:
             words += " That is too loose to be of use."
-    return words if found is None else f"{words} An estimate, no proof: {found.advice}"
+    return words if found is None or _warning(fit, found) else f"{words} An estimate, no proof: {found.advice}"
 
 
 def family_words(fit: Any) -> str:
     """The family, for the middle of a sentence: "Gaussian with full covariance"."""
     family = fit.posterior.family
-    base = "Gaussian" if family.base.name == "normal" else f"member of the {family.base.name} family"
+    base = _BASES.get(family.base.name, f"member of the {family.base.name} family")
     return f"{base} {_SCALES.get(family.scale, '')}".strip()
 
 
@@ -109,7 +186,9 @@ def _conditions(certificate: Any) -> tuple[str, ...]:
 
 def _obstacles(certificate: Any) -> tuple[str, ...]:
     """Why there is no bound: assumptions that fail, else the bounds that were tried."""
-    violated = [f"An assumption fails: {row}." for row in _rows(certificate, "violated")]
+    # A point of many numbers stands in the ledger.
+    rows = [re.sub(r"\[[^\]]{30,}\]", "a point (see below)", row) for row in _rows(certificate, "violated")]
+    violated = [f"An assumption fails: {row}." for row in rows]
     if violated:
         return tuple(violated)
     return tuple(

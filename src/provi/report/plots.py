@@ -5,13 +5,14 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from provi.diagnostics.noise_audit import NoiseAudit, audit_gradient_noise
 from provi.families.location_scale import LocationScale
-from provi.report.plots_posterior import LARGEST_INTERVALS, draw_intervals, plot_marginals
-from provi.report.style import PALETTE, figure_style
+from provi.report.plots_posterior import LARGEST_INTERVALS, draw_intervals, plot_marginals, read_marginals
+from provi.report.style import PALETTE, figure_style, number
 
 _SIZE = (4.1, 3.5)  # inches; small enough that the letters can be read on a telephone
 _KINDS = ("overview", "trace", "bound", "marginals", "noise")
@@ -21,7 +22,7 @@ def plot(fit: Any, kind: str = "overview", reference: Any = None) -> Figure:
     """One of the pictures of a fit, by name: what `fit.plot` returns."""
     match kind:
         case "overview":
-            return plot_fit(fit)
+            return plot_fit(fit, reference)
         case "trace":
             return plot_trace(fit)
         case "bound":
@@ -30,26 +31,33 @@ def plot(fit: Any, kind: str = "overview", reference: Any = None) -> Figure:
             return plot_marginals(fit.posterior, reference)
         case "noise":
             family = fit.posterior.family
-            if fit.target is None or not isinstance(family, LocationScale):
-                raise ValueError(
-                    "kind='noise' needs a location-scale family and the target, which a fit read from a file has not: "
-                    "use dataclasses.replace(fit, target=target)."
-                )
+            if not isinstance(family, LocationScale):
+                raise ValueError("kind='noise' needs a location-scale family; one in dual form draws no gradients.")
+            if fit.target is None:
+                raise ValueError("kind='noise' needs the target, which a file does not hold: provi.load(path, target).")
             return plot_noise(audit_gradient_noise(fit.target, family, fit.posterior.point))
         case _:
             raise ValueError(f"kind must be one of {', '.join(_KINDS)}, not {kind!r}.")
 
 
-def plot_fit(fit: Any) -> Figure:
+def plot_fit(fit: Any, reference: Any = None) -> Figure:
     """Left: the ELBO along the run with its certificate, or the gap where ELBOs are exact. Right: the marginals."""
-    shown = min(len(fit.posterior.names), LARGEST_INTERVALS)
+    marginals, draws = read_marginals(fit.posterior, reference, LARGEST_INTERVALS)
+    drawn = len(fit.history) > 0 and bool(np.isfinite(fit.history["elbo"]).any())
     with figure_style():
         figure, (left, right) = plt.subplots(
-            1, 2, figsize=(10, max(3.6, 0.19 * shown + 1.1)), layout="constrained", width_ratios=(1, 1.15)
+            1,
+            2,
+            figsize=(10, max(3.6, 0.19 * len(marginals.names) + 1.1)),
+            layout="constrained",
+            width_ratios=(1, 1.15),
         )
-        if len(fit.history):
+        if drawn:
             (_gap if _exact(fit) and fit.certificate.gap else _trace)(left, fit)
-        draw_intervals(right, fit.posterior)
+        else:
+            left.set_axis_off()
+            left.set_title("The run recorded no finite ELBO")
+        draw_intervals(right, marginals, draws, letters=8)
     return figure
 
 
@@ -75,6 +83,8 @@ def plot_bound(fit: Any, guarantee: Any = None) -> Figure:
       at the last step, is drawn. A theorem on another quantity than the gap is not.
     """
     _check_history(fit)
+    if not np.isfinite(fit.elbo.value):
+        raise ValueError("the ELBO of the fit is not finite, so no gap can be drawn: see fit.message, or kind='trace'.")
     with figure_style():
         figure, axes = plt.subplots(figsize=_SIZE, layout="constrained")
         _gap(axes, fit)
@@ -84,6 +94,7 @@ def plot_bound(fit: Any, guarantee: Any = None) -> Figure:
             axes.plot(steps, curve, color=PALETTE[1], linestyle="--", label="theorem: expected gap at most")
             low, high = axes.get_ylim()
             axes.set_ylim(low, max(high, 2 * float(np.nanmax(curve[np.isfinite(curve)], initial=0.0))))
+            _plain_logarithms(axes.yaxis)
         _legend_below(axes)
     return figure
 
@@ -105,6 +116,8 @@ def plot_noise(audit: NoiseAudit) -> Figure:
         axes.set_ylim(-0.6, len(audit.rows) - 0.4)
         axes.set_xlabel("squared norm, one draw")
         axes.set_title(f"Gradient noise at q, {audit.num_draws} draws")
+        if (variance > 0).all():
+            _plain_logarithms(axes.xaxis)
         _legend_below(axes)
     return figure
 
@@ -118,6 +131,12 @@ def theorem_on_gap(fit: Any) -> float | None:
 def _exact(fit: Any) -> bool:
     """Whether the ELBOs of the run are in closed form."""
     return len(fit.history) > 1 and not fit.history["elbo_standard_error"].any()
+
+
+def _elbo(fit: Any) -> str:
+    if not np.isfinite(fit.elbo.value):
+        return "not finite"
+    return f"{number(fit.elbo.value, 6)} ± {number(fit.elbo.standard_error, 2)}"
 
 
 def _check_history(fit: Any) -> None:
@@ -145,17 +164,33 @@ def _gap(axes: Axes, fit: Any) -> None:
             upper,
             marker=".",
             linewidth=1.2,
-            label=f"at most ({_grounds(fit.certificate)}), {upper[-1]:.2g} in the end",
+            label=f"at most ({_grounds(fit.certificate)}); the fit {number(certified, 2)}",
         )
         axes.fill_between(steps, np.where(least > 0, least, floor), upper, alpha=0.2, linewidth=0)
-        axes.set_ylim(bottom=floor)
+        axes.set_ylim(floor, 2 * float(np.max(upper)))
     axes.plot(steps, lower, linewidth=0.8, linestyle=":", color="0.4", label="at least")
     axes.set_yscale("log")
+    _plain_logarithms(axes.yaxis)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if len(steps) == 1:
+        axes.set_xlim(steps[0] - 1, steps[0] + 1)
     axes.set_xlabel("passes over the data" if _exact(fit) else "steps")
     axes.set_ylabel("nats from the best approximation")
-    axes.set_title(f"Optimality gap along the run; ELBO {fit.elbo.value:.6g}")
+    axes.set_title(f"Optimality gap along the run; ELBO {number(fit.elbo.value, 6)}")
     axes.legend(loc="upper right")
+
+
+def _plain_logarithms(axis: Axis) -> None:
+    """Plain numbers at powers of ten, with some between where there are few powers: exponents are too small to read."""
+    low, high = np.log10(axis.get_view_interval())
+    between = (1.0,) if high - low > 2.5 else (1.0, 2.0, 5.0) if high - low > 0.6 else tuple(np.arange(1.0, 10.0))
+    axis.set_major_locator(LogLocator(subs=between, numticks=7 if len(between) == 1 else 12))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _power(value: float) -> str:
+    return f"{value:,.0f}" if 1 <= value < 1e6 else number(value) if 1e-4 <= value < 1 else f"{value:.0e}"
 
 
 def _legend_below(axes: Axes) -> None:
@@ -166,7 +201,7 @@ def _legend_below(axes: Axes) -> None:
 
 
 def _grounds(certificate: Any) -> str:
-    level = "" if certificate.confidence is None else f", confidence {certificate.confidence:g}"
+    level = "" if certificate.confidence is None else f", {100 * certificate.confidence:g}%"
     return f"{certificate.status}{level}"
 
 
@@ -176,31 +211,35 @@ def _trace(axes: Axes, fit: Any) -> None:
     words = "in closed form" if _exact(fit) else "estimate, band two standard errors"
     axes.plot(evaluations, elbo, linewidth=1.2, marker="." if len(elbo) <= 20 else "", label=words)
     axes.fill_between(evaluations, elbo - 2 * error, elbo + 2 * error, alpha=0.2, linewidth=0)
-    axes.axhline(fit.elbo.value, color="0.4", linewidth=0.8, linestyle="--", label=f"final: {fit.elbo}")
-    top = fit.elbo.value
-    if fit.certificate.gap is not None:
-        top += fit.certificate.gap
-        words = f"{fit.certificate.status}: the best is within {fit.certificate.gap:.2g}"
-        axes.axhspan(fit.elbo.value, top, color=PALETTE[2], alpha=0.25, linewidth=0, label=words)
-    if _exact(fit):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    else:
-        axes.set_xscale("log")
+    axes.axhline(fit.elbo.value, color="0.4", linewidth=0.8, linestyle="--", label=f"final: {_elbo(fit)}")
     # The first records may be far below: show the range in which the run spends its second half, with some room.
     half = slice(len(elbo) // 2, None)
-    low, high = np.min((elbo - 4 * error)[half]), max(np.max((elbo + 4 * error)[half]), top)
+    low, high = np.nanmin((elbo - 4 * error)[half]), np.nanmax((elbo + 4 * error)[half])
+    if np.isfinite(fit.elbo.value):
+        high = max(high, fit.elbo.value)
+    tallest = 3 * max(high - low, 1e-300)  # beyond it a bound would press the run into a line
+    if fit.certificate.gap is not None:
+        gap, far = fit.certificate.gap, fit.certificate.gap > tallest
+        words = f"{fit.certificate.status}: the best is within {number(gap, 2)}" + (" (off the picture)" if far else "")
+        axes.axhspan(fit.elbo.value, fit.elbo.value + gap, color=PALETTE[2], alpha=0.25, linewidth=0, label=words)
+        high = max(high, fit.elbo.value + (tallest / 6 if far else gap))
     bound = theorem_on_gap(fit)
     if bound is not None:
-        height, far = fit.elbo.value + bound, bound > 3 * max(high - low, 1e-300)
-        words = f"theorem: expected within {bound:.2g}" + (" (off the picture)" if far else "")
+        height, far = fit.elbo.value + bound, bound > tallest
+        words = f"theorem: expected within {number(bound, 2)}" + (" (off the picture)" if far else "")
         axes.plot([], [], color=PALETTE[1], linestyle="-.", linewidth=1.2, label=words)
         if not far:
             axes.axhline(height, color=PALETTE[1], linestyle="-.", linewidth=1.2)
             high = max(high, height)
     if np.isfinite([low, high]).all() and high > low:
         axes.set_ylim(low - 0.35 * (high - low), high + 0.05 * (high - low))  # the legend stands below the trace
+    if _exact(fit):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    else:
+        axes.set_xscale("log")
+        _plain_logarithms(axes.xaxis)
     axes.ticklabel_format(axis="y", useOffset=False)
     axes.set_xlabel("passes over the data" if _exact(fit) else "gradient evaluations")
     axes.set_ylabel("ELBO (nats)")
     axes.set_title("ELBO along the run")
-    axes.legend(loc="lower right")
+    axes.legend(loc="best")

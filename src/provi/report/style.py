@@ -1,6 +1,7 @@
 """The look of every picture: few colours, no frame, labels that can be read in print."""
 
 import contextlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,16 @@ _SETTINGS: dict[Any, Any] = {
     "ytick.color": INK,
     "ytick.labelsize": 8,
 }
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number for people: `digits` significant ones, a true minus sign, 85,300 and not 8.53e+04."""
+    if math.isnan(value):
+        return "not finite"
+    text = f"{float(value):.{digits}g}"
+    if "e+" in text and abs(float(value)) < 1e7:
+        text = f"{float(text):,.0f}"
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 @contextlib.contextmanager

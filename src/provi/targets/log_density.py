@@ -11,6 +11,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from provi.core.captured import captured
 from provi.core.checks import as_array, check_count, check_positive
 from provi.core.lanczos import extreme_eigenvalues
 from provi.core.precision import double_precision
@@ -38,6 +39,8 @@ class LogDensity(AbstractTarget):
     bijections: tuple[AbstractBijection, ...] | None
     unravel: Callable[[Vector], Any] = eqx.field(static=True)
     names: tuple[str, ...] | None = eqx.field(static=True)
+    captured: str = eqx.field(static=True)
+    """What `fn` reads from outside: a program compiled before that changed must not be used again."""
 
     @double_precision
     def __init__(
@@ -74,6 +77,7 @@ class LogDensity(AbstractTarget):
         self.assumptions = declare(strong_convexity, smoothness, log_concave)
         # A plain function becomes a pytree without leaves, so that `jax.jit` takes the target as it is.
         self.fn = jax.tree_util.Partial(fn) if jax.tree_util.all_leaves([fn]) else fn
+        self.captured = _captured_by(fn)
         example = read_example(dim, start, dtype)
         self.bijections = None if constraints is None else read_constraints(constraints, example)
         if self.bijections is not None:
@@ -198,6 +202,13 @@ class LogDensity(AbstractTarget):
         tolerance = float(np.sqrt(np.finfo(self.dtype).eps))
         revised = confront(self.assumptions, smallest, largest, points, tolerance)
         return eqx.tree_at(lambda target: target.assumptions, self, revised)
+
+
+def _captured_by(fn: Any) -> str:
+    """Of the code only: the leaves of a pytree are data."""
+    if isinstance(fn, jax.tree_util.Partial):
+        return captured(fn.func)
+    return captured(fn if jax.tree_util.all_leaves([fn]) else type(fn).__call__)
 
 
 @eqx.filter_jit

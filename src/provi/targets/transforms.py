@@ -164,6 +164,10 @@ def interval(lower: Any, upper: Any) -> AbstractBijection:
 
     - `lower`, `upper`: numbers; `-numpy.inf` or `numpy.inf` for a half-line.
     """
+    if np.ndim(lower) or np.ndim(upper):
+        raise ValueError(
+            "interval: lower and upper must be numbers; give entries with other bounds leaves of their own."
+        )
     low, high = float(lower), float(upper)
     if not low < high:
         raise ValueError(f"interval needs lower < upper, not {low} and {high}.")
