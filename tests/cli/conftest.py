@@ -134,3 +134,11 @@ def model_data():
     """X and y of model.py."""
     rng = np.random.default_rng(0)
     return rng.normal(size=(30, 2)), rng.random(30) < 0.5
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled_quickly(quick_compilation):
+    """Short runs on small data, most of whose time would be XLA's; in processes of their own, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
+        yield

@@ -107,6 +107,16 @@ def test_an_outlier_is_named():
     assert "fit again without" in loo.advice and "y[7]" in loo.advice
 
 
+def test_large_k_hats_of_weights_that_hardly_vary_are_no_alarm():
+    """Weights 1 + 0.003 x with x Pareto of index 1.2, k = 0.83: no variance, and a hundredth of the mass."""
+    column = -np.log1p(0.003 * np.random.default_rng(0).pareto(1.2, 4000))
+    loo = leave_one_out(column[:, None], np.zeros(4000), ["y[0]"])
+    assert loo.pareto_k[0] > usable_k(4000) and loo.total_variation[0] < 0.1
+    assert not loo.bad and "does no harm" in loo.advice
+    expected = 0.5 * np.abs(np.exp(-column) / np.exp(-column).mean() - 1).mean()
+    assert loo.total_variation[0] == pytest.approx(expected, rel=1e-12)
+
+
 def test_bad_values_and_shapes():
     values = np.zeros((100, 3))
     with pytest.raises(ValueError, match="must be"):

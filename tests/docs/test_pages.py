@@ -15,7 +15,8 @@ LANGUAGES = {"python", "bash", "console", "sh", "", "text", "stan", "json", "csv
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=[str(page.relative_to(DOCS)) for page in WITH_CODE])
-def test_page_runs(page, as_a_reader):
+def test_page_runs(page, as_a_reader, quick_compilation, monkeypatch):
+    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")  # for the page's commands
     outputs = run_page(page)
     assert any(output.text or output.figures for output in outputs), "a page whose code shows nothing proves little"
 

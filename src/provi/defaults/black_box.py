@@ -5,6 +5,7 @@ import math
 import time
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,6 +17,8 @@ from provi.certificates.ledger import Certificate, at_confidence
 from provi.core.outcomes import Outcome
 from provi.defaults.answer import Answer, Request, certificate_seed
 from provi.families.location_scale import LocationScale, Point
+from provi.runtime.budget import Budget
+from provi.runtime.loop import estimate_elbo
 from provi.runtime.run import Run, run
 from provi.schedules.stationarity import StationarityRule
 from provi.targets.base import AbstractTarget
@@ -26,6 +29,9 @@ _FIRST_TRY, _RETRY, _MOST_TRIES = 0.2, 0.3, 6
 
 _RUN_SHARE = 0.5
 """Of a gradient budget, for the run; the rest is for the certificate."""
+
+
+_NARROW, _RACE_STEPS, _RACE_DRAWS, _RACE_STREAM = 0.1, 30, 2048, 2**31 - 3
 
 
 class CertifiedStop:
@@ -109,8 +115,9 @@ class CertifiedStop:
 
 def fit_black_box(target: AbstractTarget, family: LocationScale, start: Point | None, request: Request) -> Answer:
     """Mode and Laplace approximation unless `start` is given, then natural gradients until the certificate holds."""
-    point = laplace_start(target, family) if start is None else start
+    point, spent = (start, 0) if start is not None else _choose_start(target, family, request)
     stop = CertifiedStop(target, family, request)
+    stop.num_gradients += spent
     budget = request.budget
     if budget.gradients is not None:
         budget = dataclasses.replace(budget, gradients=int(_RUN_SHARE * budget.gradients))
@@ -129,6 +136,34 @@ def fit_black_box(target: AbstractTarget, family: LocationScale, start: Point | 
     if certificate is None or not (stop.reached or stop.stationary):
         certificate = stop.certify(found.point, min(stop.tries, _MOST_TRIES), found.num_steps + 1)
     return Answer(_explained(found, stop, certificate, request), certificate)
+
+
+def _choose_start(target: AbstractTarget, family: LocationScale, request: Request) -> tuple[Point, int]:
+    """The Laplace approximation or, where that is worse after a few steps, a narrow q at the default location.
+
+    The mode of a density that is not log-concave may be a spike without mass: a hierarchical model with its scale at
+    zero. No race where log-concavity is known, nor on a budget. Also returns the gradients spent.
+    """
+    point = laplace_start(target, family)
+    if target.constants.log_concave.known or request.budget != Budget():
+        return point, 0
+    narrow = family.point(target.default_location, _NARROW, target.dtype)
+    entrants = [
+        run(
+            StochasticNaturalGradient(),
+            target,
+            family,
+            entrant,
+            seed=request.seed,
+            num_steps=_RACE_STEPS,
+            progress=False,
+        )
+        for entrant in (point, narrow)
+    ]
+    key = jax.random.fold_in(jax.random.key(request.seed), _RACE_STREAM)
+    laplace, other = (float(estimate_elbo(key, target, family, each.point, _RACE_DRAWS)[0]) for each in entrants)
+    chosen = entrants[1].point if not laplace >= other - request.tol else point
+    return chosen, sum(each.gradient_evaluations for each in entrants)
 
 
 def laplace_start(target: AbstractTarget, family: LocationScale) -> Point:

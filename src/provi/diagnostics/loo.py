@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.special import logsumexp
 
-from provi.diagnostics.pareto import FEWEST_WEIGHTS, usable_k
+from provi.diagnostics.pareto import FEWEST_WEIGHTS, SMALL_ERROR, usable_k
 
 _LISTED, _MANY_DRAWS = 8, 20_000
 
@@ -28,6 +28,7 @@ class LeaveOneOut:
     - `elpd`, `standard_error`: nats; the error is that of a sum over exchangeable data, not that of the draws.
     - `p_loo`: the effective number of parameters, log p(y_n | y) - log p(y_n | y_-n) summed.
     - `pointwise`, `pareto_k`: of each datum, in the order of `names`. - `num_draws`: of q.
+    - `total_variation`: E|w_n/Ew_n - 1|/2, an estimate of the distance of q to the posterior without datum n.
     """
 
     elpd: float
@@ -35,22 +36,34 @@ class LeaveOneOut:
     p_loo: float
     pointwise: np.ndarray
     pareto_k: np.ndarray
+    total_variation: np.ndarray
     names: tuple[str, ...]
     num_draws: int
 
     @property
     def bad(self) -> tuple[str, ...]:
-        """The data whose k-hat is too large (or could not be fitted) for their terms to be trusted, worst first."""
+        """The data whose terms cannot be trusted, worst first.
+
+        Their k-hat is too large (or could not be fitted), and their weights matter: where q is within 0.1 of the
+        posterior without the datum in total variation, the term is good whatever the tail of the weights is.
+        """
         tails = np.nan_to_num(self.pareto_k, nan=np.inf)
         order = np.argsort(-tails, kind="stable")
-        return tuple(self.names[i] for i in order if tails[i] >= usable_k(self.num_draws))
+        matters = (self.total_variation > SMALL_ERROR) | np.isposinf(self.pareto_k)
+        return tuple(self.names[i] for i in order if tails[i] >= usable_k(self.num_draws) and matters[i])
 
     @property
     def advice(self) -> str:
         """Whether the sum can be trusted and, if not, what to do."""
         limit, bad = usable_k(self.num_draws), self.bad
         if not bad:
-            return f"All {len(self.names)} k-hat are below {limit:.2f}: the estimate can be trusted."
+            large = int((np.nan_to_num(self.pareto_k, nan=np.inf) >= limit).sum())
+            if not large:
+                return f"All {len(self.names)} k-hat are below {limit:.2f}: the estimate can be trusted."
+            return (
+                f"{large} of {len(self.names)} k-hat are {limit:.2f} or more, but of data whose weights hardly vary, "
+                f"which does no harm: the estimate can be trusted."
+            )
         more = f" and {len(bad) - _LISTED} more" if len(bad) > _LISTED else ""
         words = (
             f"{len(bad)} of {len(self.names)} k-hat are {limit:.2f} or more, and elpd may be too high: "
@@ -105,10 +118,12 @@ def leave_one_out(log_likelihood: np.ndarray, log_ratios: np.ndarray, names: Seq
         raise ValueError(f"num_draws must be at least {FEWEST_WEIGHTS}, not {len(ratios)}.")
     _check_values(values, ratios, names)
     posterior_weights, _ = _smoothed(ratios)
-    pointwise, predictive, tails = (np.empty(values.shape[1]) for _ in range(3))
+    pointwise, predictive, tails, variations = (np.empty(values.shape[1]) for _ in range(4))
     for n, column in enumerate(values.T):
         impossible = np.isneginf(column)
-        weights, tails[n] = _smoothed(np.where(impossible, -np.inf, ratios - np.where(impossible, 0.0, column)))
+        plain = np.where(impossible, -np.inf, ratios - np.where(impossible, 0.0, column))
+        weights, tails[n] = _smoothed(plain)
+        variations[n] = 0.5 * np.abs(np.exp(plain - logsumexp(plain)) - 1 / len(plain)).sum()
         # Where p(y_n | z) is zero, so is p(z, y), and the weight without datum n is 0/0: its term is too high.
         tails[n] = np.inf if impossible.any() else tails[n]
         pointwise[n] = logsumexp(weights + column)
@@ -119,6 +134,7 @@ def leave_one_out(log_likelihood: np.ndarray, log_ratios: np.ndarray, names: Seq
         p_loo=float((predictive - pointwise).sum()),
         pointwise=pointwise,
         pareto_k=tails,
+        total_variation=variations,
         names=tuple(names),
         num_draws=len(ratios),
     )
