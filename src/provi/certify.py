@@ -13,6 +13,7 @@ from provi.certificates.dual_pass import dual_negative_elbo
 from provi.certificates.issue import issue
 from provi.certificates.ledger import Certificate, at_confidence
 from provi.core.checks import check_count
+from provi.core.numbers import at_most
 from provi.core.precision import double_precision
 from provi.defaults import run_default
 from provi.defaults.answer import Request, certificate_seed
@@ -144,7 +145,7 @@ def _compare(
             target, family, point, better, delta=1 - _half(level), seed=certificate_seed(seed, 10**6 + 1)
         )
         held = level
-    detail = f"a member that is {difference:.3g} better and within {own.gap:.3g} of the best"
+    detail = f"a member that is {difference:.3g} better and within {at_most(own.gap)} of the best"
     value = float(max(difference, 0.0) + own.gap)
     return GapBound(name, value, own.status, held, own.num_gradients, detail), own.num_gradients + spent
 

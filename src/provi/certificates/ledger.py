@@ -15,6 +15,7 @@ from rich.table import Table
 from provi.certificates.bounds import GapBound
 from provi.certificates.counterexample import Counterexample
 from provi.certificates.posterior import PosteriorBound
+from provi.core.numbers import at_most
 
 _COLOURS = {
     "proven": "green",
@@ -128,7 +129,7 @@ class Certificate:
             return "Not certified: no bound on the gap."
         level = "" if self.confidence is None else f" with confidence {self.confidence:g}"
         words = "Proven" if self.status == "proven" else "Conditional (see the bound's assumption)"
-        return f"{words}: within {self.gap:.3g} nats of the best member of the family{level}."
+        return f"{words}: within {at_most(self.gap)} nats of the best member of the family{level}."
 
     def tables(self) -> tuple[Table, ...]:
         """Gap bounds, distance to the posterior, assumptions."""
@@ -136,7 +137,7 @@ class Certificate:
         if self.bounds:
             bounds = _table("Optimality gap, upper bounds in nats", "bound", "gap", "status", "holds", "grounds")
             for row in self.bounds:
-                value = f"{row.value:.3g}" if math.isfinite(row.value) else "-"
+                value = at_most(row.value) if math.isfinite(row.value) else "-"
                 holds = "always" if row.confidence is None else f"{row.confidence:g}"
                 bounds.add_row(escape(row.name), value, _coloured(row.status), holds, escape(row.detail))
             tables.append(bounds)
@@ -151,13 +152,13 @@ class Certificate:
     def _posterior_table(self, bound: PosteriorBound) -> Table:
         title = f"Distance to the posterior, upper bounds, confidence {bound.confidence:g}"
         table = _table(title, "quantity", "at most")
-        table.add_row("KL(q || posterior), nats", f"{bound.kl:.3g}")
-        table.add_row("error of any posterior probability", f"{bound.total_variation:.3g}")
+        table.add_row("KL(q || posterior), nats", at_most(bound.kl))
+        table.add_row("error of any posterior probability", at_most(bound.total_variation))
         listed = list(zip(self.names, bound.coordinate_error, strict=False))
         for name, error in listed[:_LARGEST_LISTED]:
-            table.add_row(escape(f"error of the mean and of the sd of {name}"), f"{error:.3g}")
+            table.add_row(escape(f"error of the mean and of the sd of {name}"), at_most(error))
         if len(listed) > _LARGEST_LISTED:
-            table.add_row(f"... of {len(listed) - _LARGEST_LISTED} more", f"{max(bound.coordinate_error):.3g}")
+            table.add_row(f"... of {len(listed) - _LARGEST_LISTED} more", at_most(max(bound.coordinate_error)))
         return table
 
     def print(self, console: Console | None = None) -> None:
@@ -168,7 +169,9 @@ class Certificate:
             console.print()
             console.print(table)
         if self.theorem is not None and self.a_priori_bound is not None:
-            console.print(f"{self.theorem}: expected {self.a_priori_metric} <= {self.a_priori_bound:.4g}, a priori")
+            console.print(
+                f"{self.theorem}: expected {self.a_priori_metric} <= {at_most(self.a_priori_bound, 4)}, a priori"
+            )
         for note in self.notes:
             console.print(f"- {note}", style="dim", markup=False, highlight=False)
 

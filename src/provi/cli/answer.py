@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from provi.certificates.ledger import Certificate
+from provi.core.numbers import at_most
 
 CERTIFIED, NOT_CERTIFIED = 0, 1
 _WIDTH, _NARROWEST = 118, 80
@@ -50,18 +51,19 @@ def judge(certificate: Certificate, tol: float | None, reason: str) -> Verdict:
     if certificate.status != "proven":
         return Verdict(
             "conditional",
-            f"Not certified: the gap is at most {gap:.3g} nats{level}, on the condition {_condition(certificate)}.",
+            f"Not certified: the gap is at most {at_most(gap)} nats{level}, "
+            f"on the condition {_condition(certificate)}.",
         )
     if tol is not None and gap > tol:
         ended = f" {_sentence(reason)}" if reason else ""
         return Verdict(
             "not certified",
-            f"Not certified within tol = {tol:g}: the gap is proven to be at most {gap:.3g} nats{level}.{ended}",
+            f"Not certified within tol = {tol:g}: the gap is proven to be at most {at_most(gap)} nats{level}.{ended}",
         )
     asked = "" if tol is None else f" <= tol = {tol:g}"
     return Verdict(
         "certified",
-        f"Certified: the gap to the best member of the family is at most {gap:.3g}{asked} nats{level}.",
+        f"Certified: the gap to the best member of the family is at most {at_most(gap)}{asked} nats{level}.",
     )
 
 

@@ -14,6 +14,7 @@ from provi.algorithms.stochastic_natural_gradient import StochasticNaturalGradie
 from provi.certificates.confidence import spend
 from provi.certificates.issue import DEFAULT_GRADIENTS, issue
 from provi.certificates.ledger import Certificate, at_confidence
+from provi.core.numbers import at_most
 from provi.core.outcomes import Outcome
 from provi.defaults.answer import Answer, Request, certificate_seed
 from provi.families.location_scale import LocationScale, Point
@@ -180,7 +181,7 @@ def _explained(found: Run, stop: CertifiedStop, certificate: Certificate, reques
     gap, level = certificate.gap, certificate.confidence
     if found.outcome is Outcome.TOLERANCE or (gap is not None and gap <= request.tol and found.outcome.ok):
         if gap is not None and gap <= request.tol:
-            words = f"at most {gap:.3g} <= tol = {request.tol:g} nats, confidence {level:g}"
+            words = f"at most {at_most(gap)} <= tol = {request.tol:g} nats, confidence {level:g}"
             proven = certificate.status == "proven"
             outcome = Outcome.TOLERANCE if proven else Outcome.CONDITIONAL
             message = (
@@ -191,7 +192,7 @@ def _explained(found: Run, stop: CertifiedStop, certificate: Certificate, reques
             message = "the approximation has stopped moving (a heuristic: nothing is proven)"
         else:
             outcome = Outcome.COMPLETED
-            shown = "none" if gap is None else f"{gap:.3g}"
+            shown = "none" if gap is None else at_most(gap)
             message = (
                 f"the estimated gap is far below tol = {request.tol:g}, but the bound that could be shown is {shown}"
             )

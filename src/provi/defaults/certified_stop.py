@@ -9,6 +9,7 @@ import numpy as np
 
 from provi.certificates.bounds import GapBound
 from provi.certificates.issue import issue
+from provi.core.numbers import at_most
 from provi.core.outcomes import Outcome
 from provi.defaults.answer import Answer, Request, certificate_seed
 from provi.runtime.run import run
@@ -121,13 +122,17 @@ def _explained(found: Any, stop: CertifiedStop, gap: float | None, request: Requ
     """The run with the passes of its certificates counted, and a message that says what was reached and what not."""
     passes = found.gradient_evaluations + stop.passes + (0 if stop.proven else CERTIFICATE_PASSES)
     reached = gap is not None and gap <= request.tol
+    shown = "" if gap is None else at_most(gap)
     if reached:
-        outcome, message = Outcome.TOLERANCE, f"the gap is proven to be at most {gap:.3g} <= tol = {request.tol:g} nats"
+        outcome, message = (
+            Outcome.TOLERANCE,
+            f"the gap is proven to be at most {shown} <= tol = {request.tol:g} nats",
+        )
     elif stop.stalled:
         outcome, message = Outcome.COMPLETED, "no step lowers the negative ELBO any more; "
         known = gap is not None and math.isfinite(gap)
         message += (
-            f"the proven gap is {gap:.3g}, above tol = {request.tol:g}" if known else "no bound on the gap is known"
+            f"the proven gap is {shown}, above tol = {request.tol:g}" if known else "no bound on the gap is known"
         )
     elif found.outcome is Outcome.TOLERANCE:  # stopped because another certificate would not be within the budget
         outcome, message = Outcome.GRADIENT_BUDGET, Outcome.GRADIENT_BUDGET.value

@@ -19,6 +19,7 @@ from provi.certificates.confidence import spend
 from provi.certificates.issue import DEFAULT_GRADIENTS, issue
 from provi.certificates.ledger import Certificate, at_confidence
 from provi.core.lanczos import extreme_eigenvalues
+from provi.core.numbers import at_most
 from provi.core.outcomes import Outcome
 from provi.defaults.answer import Answer, Request, certificate_seed
 from provi.estimators.entropy import Entropy
@@ -128,11 +129,11 @@ def _explained(found: Run, certificate: Certificate, request: Request) -> Run:
     if not found.outcome.ok or gap is None:
         return found
     if gap > request.tol:
-        message = f"{found.message}; the bound on the gap is {gap:.3g}, above tol = {request.tol:g}"
+        message = f"{found.message}; the bound on the gap is {at_most(gap)}, above tol = {request.tol:g}"
         return dataclasses.replace(found, message=message)
     proven = certificate.status == "proven"
     outcome = Outcome.TOLERANCE if proven else Outcome.CONDITIONAL
-    message = f"{outcome.value}: {gap:.3g} <= {request.tol:g} nats"
+    message = f"{outcome.value}: {at_most(gap)} <= {request.tol:g} nats"
     return dataclasses.replace(found, outcome=outcome, message=message)
 
 

@@ -118,14 +118,14 @@ def _disagreement(fit: Any, found: ImportanceDiagnostics) -> list[str]:
 
 def _key_figures(fit: Any, found: ImportanceDiagnostics | None) -> list[tuple[str, str]]:
     """The few numbers that stand beside the verdict."""
-    gap, kl, number = fit.certificate.gap, fit.certificate.kl, tables.number
+    gap, kl, number, upper_bound = fit.certificate.gap, fit.certificate.kl, tables.number, tables.upper_bound
     tail = None if found is None else found.pareto_k
     elbo = f"{number(fit.elbo.value, 6)} ± {number(fit.elbo.standard_error, 2)}"
     elbo = elbo if math.isfinite(fit.elbo.value) else "not finite"
     return [
         ("ELBO, nats", elbo),
-        ("gap to the best, at most", "no bound" if gap is None else f"{number(gap)} nats"),
-        ("KL to the posterior, at most", "no bound" if kl is None else f"{number(kl)} nats"),
+        ("gap to the best, at most", "no bound" if gap is None else f"{upper_bound(gap)} nats"),
+        ("KL to the posterior, at most", "no bound" if kl is None else f"{upper_bound(kl)} nats"),
         ("k-hat (an estimate)", "not computed" if tail is None else number(tail, 2)),
         ("free parameters", f"{len(fit.posterior.names):,}"),
         ("time", f"{number(fit.seconds)} s"),
@@ -137,7 +137,7 @@ def _theorem_words(certificate: Any) -> str | None:
         return None
     return (
         f"{certificate.theorem}: before the run was made, the theorem promised an expected "
-        f"{certificate.a_priori_metric} of at most {tables.number(certificate.a_priori_bound, 4)}."
+        f"{certificate.a_priori_metric} of at most {tables.upper_bound(certificate.a_priori_bound, 4)}."
     )
 
 

@@ -25,7 +25,7 @@ from provi.report.plots_posterior import (
     read_marginals,
     shortened,
 )
-from provi.report.style import INK, PALETTE, number
+from provi.report.style import INK, PALETTE, number, upper_bound
 
 _INTERVALS_AT_ONCE, _DENSITIES_AT_ONCE = 20, 6
 
@@ -67,7 +67,7 @@ def run_pictures(fit: Any) -> list[Picture]:
     alt = f"Line chart on a logarithmic scale: distance from the best ELBO at each record. At the end {known}."
     caption = "How far each record was from the best member of the family: at most the line, at least the dots."
     if bound is not None:
-        alt += f" The theorem promised an expected gap of at most {number(bound)} nats."
+        alt += f" The theorem promised an expected gap of at most {upper_bound(bound)} nats."
         caption += f" Dashed: {certificate.theorem}, known before the run and in expectation over runs."
     return [*pictures, Picture(inline_svg(plot_bound(fit, fit.guarantee), "bound", alt), caption)]
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from provi.diagnostics.importance import ImportanceDiagnostics
-from provi.report.style import number
+from provi.report.style import number, upper_bound
 
 LARGEST_PARAMETERS, LARGEST_CORRELATIONS = 200, 10
 _LARGEST_DENSE = 2000  # dimensions up to which a correlation matrix is formed
@@ -84,7 +84,7 @@ def gap_bounds(certificate: Any) -> Grid:
     rows = [
         (
             bound.name,
-            number(bound.value) if math.isfinite(bound.value) else "none",
+            upper_bound(bound.value) if math.isfinite(bound.value) else "none",
             bound.status if math.isfinite(bound.value) else "none",
             "" if math.isinf(bound.value) else "always" if bound.confidence is None
             else f"with {100 * bound.confidence:g}%",

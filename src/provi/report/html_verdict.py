@@ -8,7 +8,7 @@ from typing import Any
 from provi.core.outcomes import Outcome
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.pareto import usable_k
-from provi.report.style import number
+from provi.report.style import upper_bound
 
 _SCALES = {
     "triangular": "with full covariance",
@@ -50,17 +50,17 @@ def verdict(fit: Any, found: ImportanceDiagnostics | None = None) -> Verdict:
         sentence = f"Nothing is proven of how far this approximation is from the best {family_words(fit)}."
         reasons = (*_obstacles(certificate), *_notes(certificate)[0], _ended(fit))
         return Verdict("none", "Not certified", sentence, reasons, **made)
-    best = f"no {family_words(fit)} is more than {number(gap)} nats better than this one"
+    best = f"no {family_words(fit)} is more than {upper_bound(gap)} nats better than this one"
     level = "" if certificate.confidence is None else f", with confidence {100 * certificate.confidence:g}%"
-    wide = (f"A bound of {number(gap)} nats is wide: it does not show that the approximation is a good one.",)
+    wide = (f"A bound of {upper_bound(gap)} nats is wide: it does not show that the approximation is a good one.",)
     wide = wide if gap > _WIDE else ()
     if certificate.status != "proven":
         sentence = f"If an assumption holds that was not verified, {best}{level}."
         reasons = (*wide, *_conditions(certificate), _ended(fit))
         return Verdict("conditional", "Conditionally certified", sentence, reasons, **made)
-    title = f"Certified within {number(gap)} nats"
+    title = f"Certified within {upper_bound(gap)} nats"
     if wide and fit.outcome is not Outcome.TOLERANCE:
-        title = f"Not certified: the bound of {number(gap)} nats is too wide"
+        title = f"Not certified: the bound of {upper_bound(gap)} nats is too wide"
     elif wide:
         title += ", which is wide"
     elif is_bad(found):
@@ -86,7 +86,7 @@ def _warning(fit: Any, found: ImportanceDiagnostics | None) -> str | None:
     gap, family = fit.certificate.gap, family_words(fit)
     words = "This approximation is not the posterior"
     if gap is not None and gap <= _WIDE:
-        words = f"Within {number(gap)} nats of the best {family}, but the best one is not the posterior"
+        words = f"Within {upper_bound(gap)} nats of the best {family}, but the best one is not the posterior"
     return (
         f"{words}: k-hat is {found.pareto_k:.2f}, above {usable_k(found.num_draws):.2f}. Means, standard deviations "
         f"and intervals on this page may be far from those of the posterior."
@@ -139,8 +139,8 @@ def distance_words(fit: Any, found: ImportanceDiagnostics | None) -> str:
     if bound is not None:
         words = (
             f"Distance to the posterior itself, with confidence {100 * bound.confidence:g}%: KL(q‖posterior) is at "
-            f"most {number(bound.kl)} nats, and no posterior probability is off by more than "
-            f"{bound.total_variation:.2g}."
+            f"most {upper_bound(bound.kl)} nats, and no posterior probability is off by more than "
+            f"{upper_bound(bound.total_variation, 2)}."
         )
         if bound.kl > _LOOSE:
             words += " That is too loose to be of use."

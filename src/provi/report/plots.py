@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from provi.diagnostics.noise_audit import NoiseAudit, audit_gradient_noise
 from provi.families.location_scale import LocationScale
 from provi.report.plots_posterior import LARGEST_INTERVALS, draw_intervals, plot_marginals, read_marginals
-from provi.report.style import PALETTE, figure_style, number
+from provi.report.style import PALETTE, figure_style, number, upper_bound
 
 _SIZE = (4.1, 3.5)  # inches; small enough that the letters can be read on a telephone
 _KINDS = ("overview", "trace", "bound", "marginals", "noise")
@@ -220,13 +220,14 @@ def _trace(axes: Axes, fit: Any) -> None:
     tallest = 3 * max(high - low, 1e-300)  # beyond it a bound would press the run into a line
     if fit.certificate.gap is not None:
         gap, far = fit.certificate.gap, fit.certificate.gap > tallest
-        words = f"{fit.certificate.status}: the best is within {number(gap, 2)}" + (" (off the picture)" if far else "")
+        words = f"{fit.certificate.status}: the best is within {upper_bound(gap, 2)}"
+        words += " (off the picture)" if far else ""
         axes.axhspan(fit.elbo.value, fit.elbo.value + gap, color=PALETTE[2], alpha=0.25, linewidth=0, label=words)
         high = max(high, fit.elbo.value + (tallest / 6 if far else gap))
     bound = theorem_on_gap(fit)
     if bound is not None:
         height, far = fit.elbo.value + bound, bound > tallest
-        words = f"theorem: expected within {number(bound, 2)}" + (" (off the picture)" if far else "")
+        words = f"theorem: expected within {upper_bound(bound, 2)}" + (" (off the picture)" if far else "")
         axes.plot([], [], color=PALETTE[1], linestyle="-.", linewidth=1.2, label=words)
         if not far:
             axes.axhline(height, color=PALETTE[1], linestyle="-.", linewidth=1.2)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from provi.core.numbers import at_most
+
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 """Okabe and Ito's colours, told apart with every common colour-vision deficiency; strongest contrasts first."""
 
@@ -47,6 +49,11 @@ def number(value: float, digits: int = 3) -> str:
     if "e+" in text and abs(float(value)) < 1e7:
         text = f"{float(text):,.0f}"
     return text.replace("-", "\N{MINUS SIGN}")
+
+
+def upper_bound(value: float, digits: int = 3) -> str:
+    """An upper bound for people: like `number`, but rounded up."""
+    return number(float(at_most(value, digits)), digits)
 
 
 @contextlib.contextmanager

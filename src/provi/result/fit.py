@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from provi.certificates.ledger import Certificate
+from provi.core.numbers import at_most
 from provi.core.outcomes import Outcome
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.loo import LeaveOneOut
@@ -113,7 +114,7 @@ class Fit:
 
     def __str__(self) -> str:
         certificate = self.certificate
-        gap = "no bound on the gap" if certificate.gap is None else f"gap at most {certificate.gap:.3g} nats"
+        gap = "no bound on the gap" if certificate.gap is None else f"gap at most {at_most(certificate.gap)} nats"
         level = "" if certificate.confidence is None else f", confidence {certificate.confidence:g}"
         lines = [
             f"Fit of {len(self.posterior.names)} parameters: {self.message or self.outcome.value}.",
