@@ -105,7 +105,7 @@ OPTIONS = {
     "no such option": (("data.csv", *LOGISTIC, "--tolerance", "1"), ("No such option: --tolerance", "fit --help")),
     "no source": ((), ("Missing argument 'SOURCE'",)),
     "two sources": (("data.csv", "more.csv"), ("(more.csv)",)),
-    "text for a number": (("data.csv", *LOGISTIC, "--tol", "small"), ("'--tol'", "is not a valid")),
+    "text for a number": (("data.csv", *LOGISTIC, "--tol", "small"), ("'--tol'", "a valid")),
     "seed below 0": (("data.csv", *LOGISTIC, "--seed", "-1"), ("-1 is not a whole number from 0",)),
     "huge seed": (("data.csv", *LOGISTIC, "--seed", str(2**63)), ("is not a whole number from 0 to 2^63 - 1",)),
     "no folder": (("data.csv", *LOGISTIC, "--report", "no/where.html"), ("--report: there is no folder no",)),

@@ -30,7 +30,7 @@ def _fill(axes: Any, names: Sequence[str], found: Sequence[Any]) -> None:
         axes[0, column].set_title(f"{name}: k-hat {own[0].tail:.2f}")
     axes[0, 0].set_ylabel("error of the mean, posterior sds")
     axes[1, 0].set_ylabel("relative error of the sd")
-    axes[0, 0].legend(loc="best")
+    axes[0, 1 % len(names)].legend(loc="lower left")
 
 
 def _panel(axis: Any, own: Sequence[Any], error: str, noise: str) -> None:
