@@ -167,12 +167,13 @@ def test_content_checksum_by_hand():
 
 
 def test_facts_are_complete():
-    assert len(SOURCES) == 13
+    assert len(SOURCES) == 14
     for source in SOURCES.values():
         assert len(source.file_sha256) == len(source.content_sha256) == 64
         assert bool(source.urls) == (source.convert is not None)
         assert all(url.startswith("https://") for url in source.urls)
-    assert {name for name, source in SOURCES.items() if source.urls} == {"mnist", "german_numeric", "a9a", "w8a"}
+    downloads = {name for name, source in SOURCES.items() if source.urls}
+    assert downloads == {"mnist", "cifar10", "german_numeric", "a9a", "w8a"}
 
 
 def test_tables():

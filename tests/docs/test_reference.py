@@ -20,6 +20,7 @@ MODULES = [
     "provi.families",
     "provi.kernels",
     "provi.models",
+    "provi.nets",
     "provi.schedules",
     "provi.targets",
     "provi.targets.likelihoods",

@@ -116,7 +116,32 @@ def test_what_is_known_of_the_growth():
     assert ConstantBatch(5).growth == (0.0, None)
     assert PolynomialBatch(1, 1.5).growth == (1.5, None)
     assert OffsetPolynomialBatch(10, 2, largest=100).growth == (2.0, 100)
+    assert PolynomialBatch(1, 1, 50).growth == (1.0, 50)
+    assert PolynomialBatch(1, 1, 2**30).growth == (1.0, None)
     assert FunctionBatch(lambda k: k).growth is None
+    exponent, cap = FunctionBatch(lambda k: k**3, 20).growth
+    assert math.isnan(exponent) and cap == 20
+
+
+def test_paper_001s_schedules_with_a_cap():
+    """M_k = k counted from 1, and 10 + k^2, up to the cap; another cap does not recompile."""
+    passes = np.arange(60)
+    traces = []
+
+    @eqx.filter_jit
+    def counted(schedule, steps):
+        traces.append(1)
+        return schedule(steps)
+
+    for cap in (1, 7, 40, 10**6):
+        np.testing.assert_array_equal(
+            counted(PolynomialBatch(1, 1, cap), jnp.asarray(passes)), np.minimum(passes + 1, cap)
+        )
+    assert len(traces) == 1
+    for cap in (1, 10, 200):
+        capped = counted(OffsetPolynomialBatch(10, 2, largest=cap), jnp.asarray(passes))
+        np.testing.assert_array_equal(capped, np.minimum(10 + passes**2, cap))
+    assert len(traces) == 2
 
 
 @pytest.mark.parametrize("bad", [0, -1, np.nan])

@@ -177,7 +177,10 @@ def test_markov_chains_cost_more():
         (PolynomialBatch(10, 2.5), True, r"2.5 > 2"),
         (OffsetPolynomialBatch(10, 2.1, 0.5), True, r"2.1 > 2"),
         (PolynomialBatch(10, 2.5, 150), False, "cap of 150"),
+        (PolynomialBatch(1, 1.0, 40), False, "cap of 40"),
+        (OffsetPolynomialBatch(10, 2, largest=100), False, "cap of 100"),
         (FunctionBatch(lambda k: k + 1), None, "of your own"),
+        (FunctionBatch(lambda k: (k + 1) ** 3, 70), False, "cap of 70"),
     ],
 )
 def test_theorem_two(schedule, holds, words):

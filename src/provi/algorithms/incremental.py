@@ -18,7 +18,7 @@ from equinox import AbstractVar
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.algorithms.elbo_surrogate import elbo_surrogate
-from provi.algorithms.incremental_state import MISSOState, check_minimiser, step_info
+from provi.algorithms.incremental_state import MISSOState, check_minimiser, latest_elbo, step_info
 from provi.algorithms.surrogate_table import (
     add_rows,
     as_like,
@@ -27,14 +27,13 @@ from provi.algorithms.surrogate_table import (
     empty_table,
     fold_blocks,
     last_occurrences,
-    num_bytes,
     put,
     summed_again,
     take,
     where_rows,
 )
 from provi.algorithms.surrogates import AbstractSurrogate
-from provi.core.memory import available_bytes
+from provi.algorithms.table_memory import check_memory
 from provi.core.tree import all_finite, select
 from provi.core.types import Count, Indices, RandomKey
 from provi.schedules.sampling import ReshuffledSampling
@@ -53,6 +52,9 @@ class AbstractIncremental(AbstractAlgorithm):
     for_target: AbstractVar[bool]
 
     guards_itself: ClassVar[bool] = True
+    donated_fields: ClassVar[tuple[str, ...]] = ("table", "chains")
+    """What the compiled loop overwrites, where other methods' states are copied (`provi.runtime.donation`)."""
+
     quantities: ClassVar[tuple[str, str, str]] = (
         "a surrogate's statistics",
         "the step",
@@ -89,8 +91,7 @@ class AbstractIncremental(AbstractAlgorithm):
     ) -> MISSOState:
         """The surrogates of `rows` built anew at the present parameters, and their mean minimised.
 
-        `num_draws` is a run-time number. Inside a compiled loop the table is changed in place; a call from Python
-        copies it.
+        `num_draws` is a run-time number. Inside the compiled loop the table is changed in place; here it is copied.
         """
         return self._visited(key, surrogate, state, rows, jnp.asarray(num_draws))[0]
 
@@ -100,7 +101,8 @@ class AbstractIncremental(AbstractAlgorithm):
         if first:
             chains = self.first_chains(start, surrogate, parameters, rows, prepared)
         summary, chains = self.summarise(draws, surrogate, parameters, rows, prepared, chains, num_draws)
-        return surrogate.build(parameters, rows, prepared, summary), chains, (prepared, summary)
+        new = surrogate.build(parameters, rows, prepared, summary)
+        return surrogate.rounded(jax.random.fold_in(key, 2), rows, new), chains, (prepared, summary)
 
     def _row_shapes(self, surrogate, parameters):
         """Shapes of the statistics, the chains and the rest of a batch of one."""
@@ -120,16 +122,9 @@ class AbstractIncremental(AbstractAlgorithm):
             jax.eval_shape(lambda m, p: surrogate.minimise(m, p, self.constraint), mean, parameters), parameters
         )
         zero, n = jnp.zeros((), int), surrogate.num_terms
-        return MISSOState(
-            jax.tree.map(jnp.asarray, parameters),
-            empty_table(n, row),
-            mean,
-            empty_table(n, chain),
-            zero,
-            zero,
-            zero,
-            zero - 1,
-        )
+        parameters = jax.tree.map(jnp.asarray, parameters)
+        table, chains = empty_table(n, row), empty_table(n, chain)
+        return _arranged(surrogate, MISSOState(parameters, table, mean, chains, zero, zero, zero, zero - 1))
 
     def _built(self, key: RandomKey, surrogate: AbstractSurrogate, state: MISSOState, wanted: Any) -> MISSOState:
         """The state with a table built from nothing, if the flag `wanted` holds."""
@@ -142,7 +137,8 @@ class AbstractIncremental(AbstractAlgorithm):
                 jax.random.fold_in(key, k), surrogate, parameters, rows, num_draws, first=True
             )
             places = jnp.where(real, rows, n)
-            return put(table, places, new), add_rows(surrogate, mean, new, real), put(chains, places, started)
+            table, chains = surrogate.arrange(put(table, places, new)), put(chains, places, started)
+            return table, surrogate.arrange_mean(add_rows(surrogate, mean, new, real)), chains
 
         batch = 1 if self.sampling is None else self.sampling.batch
         block = block_size(n, self._row_shapes(surrogate, parameters), batch)
@@ -159,7 +155,7 @@ class AbstractIncremental(AbstractAlgorithm):
         minimiser = as_like(parameters, surrogate.minimise(mean, parameters, self.constraint))
         accepted = built & all_finite((mean, minimiser))
         places = jnp.where(kept & accepted, rows, n)  # beyond the end: left out
-        table = put(state.table, places, new)
+        table = surrogate.arrange(put(state.table, places, new))
         step = state.step + 1
         before, after = (at * rows.shape[0] // n // self.refresh_every for at in (state.step, step))
         mean = select(accepted, mean, state.mean)
@@ -175,6 +171,7 @@ class AbstractIncremental(AbstractAlgorithm):
             jnp.where(accepted, 0, state.rejected_in_a_row + 1),
             jnp.where(first, state.step, state.first_rejected),
         )
+        visited = _arranged(surrogate, visited)
         return visited, step_info(parameters, minimiser, built, accepted, num_draws * rows.shape[0])
 
     def resolve(self, target, family):
@@ -191,14 +188,8 @@ class AbstractIncremental(AbstractAlgorithm):
     def init(self, point):
         """An empty table: the first step builds it."""
         surrogate = self._resolved()
-        row, chain, _ = self._row_shapes(surrogate, point)
-        one = num_bytes((row, chain))
-        needed, there = 2 * one * surrogate.num_terms, available_bytes()  # the loop returns a copy
-        if needed > there:
-            raise ValueError(
-                f"The surrogates' statistics need 2 x {surrogate.num_terms} x {one} bytes, and {there} are there. "
-                f"Put more data into each term, so that there are fewer of them."
-            )
+        batch = 1 if self.sampling is None else self.sampling.batch
+        check_memory(surrogate, point, batch, self._row_shapes(surrogate, point))
         return _compiled_empty(self, surrogate, point)
 
     def step(self, key, state, target, family, shrink):
@@ -223,11 +214,18 @@ class AbstractIncremental(AbstractAlgorithm):
     def output(self, state):
         return state.parameters
 
+    def arranged(self, state: MISSOState) -> MISSOState:
+        """The state, told how it lies on several devices: at both ends of the compiled loop, so that they agree."""
+        return _arranged(self._resolved(), state)
+
     def recorded_elbo(self, state):
-        """Minus the mean surrogate, where it is known. For a target the ELBO is estimated by the loop."""
+        """Minus the mean surrogate, or the mean of latest values; for a target the loop estimates the ELBO."""
         if self.for_target:
             return None
-        value = _value(self._resolved(), state)
+        latest = self._resolved().latest_values(state.table)
+        if latest is not None:
+            return latest_elbo(latest) if int(state.step) > 0 else (np.nan, np.nan)
+        value = _value(self._resolved(), state.mean, state.parameters)
         return (np.nan, np.nan) if value is None or int(state.step) == 0 else (-float(value), 0.0)
 
     def _resolved(self) -> AbstractSurrogate:
@@ -236,9 +234,18 @@ class AbstractIncremental(AbstractAlgorithm):
         return self.surrogate
 
 
+def _arranged(surrogate: AbstractSurrogate, state: MISSOState) -> MISSOState:
+    return dataclasses.replace(
+        state,
+        parameters=surrogate.arrange_parameters(state.parameters),
+        table=surrogate.arrange(state.table),
+        mean=surrogate.arrange_mean(state.mean),
+    )
+
+
 @eqx.filter_jit
-def _value(surrogate: AbstractSurrogate, state: MISSOState) -> Any:
-    return surrogate.value(state.mean, state.parameters)
+def _value(surrogate: AbstractSurrogate, mean: Any, parameters: Any) -> Any:
+    return surrogate.value(mean, parameters)
 
 
 @eqx.filter_jit

@@ -81,3 +81,17 @@ def check_minimiser(shapes: Any, parameters: Any) -> None:
         raise ValueError(
             f"minimise must return parameters like those it is given: {parameters!r}; it returns {shapes!r}."
         )
+
+
+def latest_elbo(values: Any) -> tuple[float, float]:
+    r"""Minus the mean of the terms' latest values, and a standard error of it; NaN until all were visited.
+
+    The error is $s/\sqrt n$, with $s^2$ the values' sample variance. Independent noise of variances $v_i$ in the values
+    makes $E s^2 = \bar v$ plus the variance of the terms' means, so it is at least that of the mean on average. It does
+    not count that the values belong to parameters of up to a pass ago. Infinite for a single term.
+    """
+    values = np.asarray(values, dtype=np.float64)
+    if np.isnan(values).any():
+        return np.nan, np.nan
+    error = float(values.std(ddof=1)) / values.size**0.5 if values.size > 1 else np.inf
+    return -float(values.mean()), error

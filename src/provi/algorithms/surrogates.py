@@ -46,6 +46,11 @@ class AbstractSurrogate(eqx.Module):
         """The statistics, leading axis b, of the surrogates built at `parameters` from the mean `summary`."""
         raise ValueError(f"{type(self).__name__} must say how its statistics are built.")
 
+    def rounded(self, key: RandomKey, rows: Indices, new: Any) -> Any:
+        """What `build` returned as the table keeps it, in fewer digits perhaps (`surrogate_table.round_rows`)."""
+        del key, rows
+        return new
+
     def merge(self, mean: Any, old: Any, new: Any) -> Any:
         r"""$\bar s + n^{-1}\sum_b(s_b^{new} - s_b^{old})$: the mean over all n when the batch's statistics change.
 
@@ -65,6 +70,26 @@ class AbstractSurrogate(eqx.Module):
     def value(self, mean: Any, parameters: Any) -> Any:
         """The mean surrogate at `parameters`; None where the statistics do not tell."""
         del mean, parameters
+
+    def latest_values(self, table: Any) -> Any:
+        """Each term's value when last visited, (n,), where a table keeps it and the mean surrogate says too little."""
+        del table
+
+    def arrange(self, table: Any) -> Any:
+        """The table, told by `jax.lax.with_sharding_constraint` how its rows (n, ...) lie on several devices.
+
+        Called where the table is made and after each change of it, inside compiled code. The row of a term should be
+        divided, not the terms: then a visit moves nothing but the parameters.
+        """
+        return table
+
+    def arrange_mean(self, mean: Any) -> Any:
+        """The same for the mean, which has no axis of terms. What is divided here is gathered by `minimise`."""
+        return mean
+
+    def arrange_parameters(self, parameters: Any) -> Any:
+        """The same for the parameters: whole on each device, as a rule, when the table is divided."""
+        return parameters
 
 
 def _check_rows(data: Any) -> int:

@@ -1,7 +1,9 @@
-"""Public file formats to the arrays of a data set: LIBSVM text, UCI's numeric table, idx images."""
+"""Public file formats to the arrays of a data set: LIBSVM text, UCI's numeric table, idx and CIFAR images."""
 
 import gzip
 import math
+import tarfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,6 +45,15 @@ def mnist(files: Sequence[Path]) -> Arrays:
     return {name: read_idx(file) for name, file in zip(names, files, strict=True)}
 
 
+def cifar10(files: Sequence[Path]) -> Arrays:
+    """`cifar-10-binary.tar.gz`: five batches of training images and one of test images, channels last."""
+    (only,) = files
+    batches = read_cifar_batches(only, [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"])
+    *train, (X_test, y_test) = batches
+    X_train, y_train = (np.concatenate(parts) for parts in zip(*train, strict=True))
+    return {"X_train": X_train, "y_train": y_train, "X_test": X_test, "y_test": y_test}
+
+
 def read_libsvm(file: Path, num_features: int) -> tuple[np.ndarray, np.ndarray]:
     """Lines `label index:1 index:1 ...` with labels +-1 and indices from 1, as int8 arrays of zeros and ones.
 
@@ -81,3 +92,31 @@ def read_idx(file: Path) -> np.ndarray:
     if axes == 0 or len(content) != start + math.prod(shape):
         raise ValueError(f"{file.name} is not an idx file of bytes, or it is cut short.")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()
+
+
+def read_cifar_batches(file: Path, names: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Members of CIFAR's binary archive: for each image its label, then 32 x 32 bytes each of red, green and blue.
+
+    **Returns:** for each name X of shape (images, 32, 32, 3) and y of shape (images,), bytes.
+    """
+    contents: dict[str, bytes] = {}
+    try:
+        # Members are read into memory and nothing is unpacked to disk, so that no path in the archive can do harm.
+        with tarfile.open(file) as archive:
+            for member in archive:
+                stream = archive.extractfile(member) if Path(member.name).name in names else None
+                if stream is not None:
+                    contents[Path(member.name).name] = stream.read()
+    except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
+        raise ValueError(f"{file.name} cannot be unpacked: {error}") from None
+    batches = []
+    for name in names:
+        content = contents.get(name, b"")
+        if not content or len(content) % 3073:
+            raise ValueError(f"{name} of {file.name} has {len(content)} bytes, which is not 3073 for each image.")
+        records = np.frombuffer(content, np.uint8).reshape(-1, 3073)
+        if records[:, 0].max() > 9:
+            raise ValueError(f"{name} of {file.name} has the label {records[:, 0].max()}; labels go from 0 to 9.")
+        images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        batches.append((np.ascontiguousarray(images), records[:, 0].copy()))
+    return batches

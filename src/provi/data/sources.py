@@ -107,6 +107,19 @@ SOURCES: dict[str, Source] = {
         ),
         convert=convert.mnist,
     ),
+    # Its checksums are those of arrays whose six files data_batch_1.bin to test_batch.bin have the published SHA-1
+    # (of MXNet's loader: aadd24ac, c0ba65cc, 1dd00a74, aab85764, 26e2849e, 67eb016d).
+    "cifar10": Source(
+        about="CIFAR-10, small colour photographs in ten classes, 50000 and 10000 images of 32 x 32",
+        layout="X_train (50000, 32, 32, 3), y_train (50000,), X_test (10000, 32, 32, 3), y_test (10000,) u1",
+        route="https://www.cs.toronto.edu/~kriz/cifar.html, or torchvision and keras CIFAR10; the images in their "
+        "original order",
+        licence="none stated",
+        file_sha256="ba27850c59b1f09d64cd856cef45878764cfc35ab0a9139d49f63b8c9e292e75",
+        content_sha256="95aea0a5b2cbfbdda8996936ea82aacbd97600599c0491dd7431e98dc1e8ceea",
+        urls=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+        convert=convert.cifar10,
+    ),
     "cifar10_10k": Source(
         about="CIFAR-10, a class-balanced subset: the first 1000 training and 200 test images of each class",
         layout="X_train (10000, 32, 32, 3) u1, y_train u1, train_index i4, X_test (2000, 32, 32, 3) u1, y_test u1, "

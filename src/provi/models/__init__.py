@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from provi.models.bayesian_network import BayesianNetwork
     from provi.models.correlated_topic_model import CorrelatedTopicModel
     from provi.models.gaussian_mixture import VariationalGaussianMixture
     from provi.models.gp_classifier import GPClassifier
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from provi.models.missing_logistic_regression import MissingLogisticRegression
 
 __all__ = [
+    "BayesianNetwork",
     "CorrelatedTopicModel",
     "GPClassifier",
     "GPRegressor",
@@ -21,6 +23,7 @@ __all__ = [
 ]
 
 _FILES = {
+    "BayesianNetwork": "provi.models.bayesian_network",
     "CorrelatedTopicModel": "provi.models.correlated_topic_model",
     "GPClassifier": "provi.models.gp_classifier",
     "GPRegressor": "provi.models.gp_regressor",

@@ -14,6 +14,7 @@ from provi.core.tree import select
 from provi.core.types import Count, Flag, RandomKey, Scalar
 from provi.families.base import AbstractFamily
 from provi.families.parameters import AnyParameters
+from provi.runtime.donation import donated_fields, join, split
 from provi.targets.base import AbstractTarget
 
 Objective: TypeAlias = AbstractTarget | AbstractSurrogate
@@ -56,7 +57,12 @@ def initial_carry(algorithm: AbstractAlgorithm, point: Any) -> Carry:
     count, never = jnp.asarray(np.asarray(0)), jnp.asarray(np.asarray(-1))
     health = Health(one, count, count, never, never, count)
     info = StepInfo(zero, jnp.asarray(np.zeros((), np.int32)), zero, zero, zero)
-    return Carry(algorithm.init(point), health, info)
+    state = algorithm.init(point)
+    places = getattr(state.step, "sharding", None)
+    if places is not None and len(places.device_set) > 1:
+        # Where the loop will leave them: arrays that came from elsewhere would compile it a second time.
+        health, info = jax.device_put((health, info), places)
+    return Carry(state, health, info)
 
 
 def guarded_step(key: RandomKey, algorithm: AbstractAlgorithm, target: Objective, family: Space, carry: Carry) -> Carry:
@@ -91,6 +97,17 @@ def guarded_step(key: RandomKey, algorithm: AbstractAlgorithm, target: Objective
     )
 
 
+def describe_rejections(health: Health, quantities: tuple[str, ...]) -> str:
+    """How many steps were not finite and where the first was, in words to follow the outcome; "" for none."""
+    rejected = int(health.rejected)
+    if rejected == 0:
+        return ""
+    return (
+        f"; {rejected} non-finite step(s) rejected, the first at iteration {int(health.first_step)}, "
+        f"where {quantities[int(health.first_quantity)]} was not finite"
+    )
+
+
 def affordable(algorithm: AbstractAlgorithm, carry: Carry, gradient_budget: Count) -> Flag:
     """Whether the budget of gradient evaluations pays for the next step."""
     return carry.health.gradient_evaluations + algorithm.draws_at(carry.state.step) <= gradient_budget
@@ -120,8 +137,19 @@ def _advance(
     return jax.lax.while_loop(unfinished, lambda carry: guarded_step(key, algorithm, target, family, carry), carry)
 
 
+def _advance_in_place(kept: tuple[Any, ...], large: dict[str, Any]) -> Carry:
+    """`_advance` with the large arrays of the state apart, so that they, and nothing else, can be donated."""
+    key, algorithm, target, family, carry, last_step, gradient_budget = kept
+    arranged = getattr(algorithm, "arranged", lambda state: state)
+    carry = Carry(arranged(join(carry.state, large)), carry.health, carry.info)
+    carry = _advance(key, algorithm, target, family, carry, last_step, gradient_budget)
+    return Carry(arranged(carry.state), carry.health, carry.info)
+
+
 _advance.__name__ = _advance.__qualname__ = "advance"
 optimised_loop, quick_loop = eqx.filter_jit(_advance), quick_jit(_advance)
+donating_loop = eqx.filter_jit(_advance_in_place, donate="all-except-first")
+quick_donating_loop = quick_jit(_advance_in_place, donate="all-except-first")
 
 
 def advance(
@@ -133,9 +161,18 @@ def advance(
     last_step: Count,
     gradient_budget: Count,
 ) -> Carry:
-    """The compiled loop, `_advance`."""
-    loop = quick_loop if algorithm.compile_quickly(family) else optimised_loop
-    return loop(key, algorithm, target, family, carry, last_step, gradient_budget)
+    """The compiled loop, `_advance`.
+
+    The fields of the state that the algorithm calls `donated_fields`, its table, are taken over: those of the carry
+    that is passed in are gone afterwards, and its table is never there twice. All else of it stays.
+    """
+    quick = algorithm.compile_quickly(family)
+    if not donated_fields(algorithm):
+        loop = quick_loop if quick else optimised_loop
+        return loop(key, algorithm, target, family, carry, last_step, gradient_budget)
+    state, large = split(algorithm, carry.state)
+    kept = (key, algorithm, target, family, Carry(state, carry.health, carry.info), last_step, gradient_budget)
+    return (quick_donating_loop if quick else donating_loop)(kept, large)
 
 
 @eqx.filter_jit

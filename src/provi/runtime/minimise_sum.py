@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.algorithms.incremental import AbstractIncremental
+from provi.algorithms.base import AbstractAlgorithm
 from provi.algorithms.surrogates import AbstractSurrogate
 from provi.core.precision import double_precision, floating_dtype
 from provi.families.parameters import AnyParameters
@@ -17,13 +17,15 @@ from provi.runtime.run import Run, run
 def minimise_sum(
     surrogate: AbstractSurrogate,
     start: Any,
-    algorithm: AbstractIncremental,
+    algorithm: AbstractAlgorithm,
     *,
     seed: int,
     num_steps: int,
     **options: Any,
 ) -> Run:
-    r"""Minimise $n^{-1}\sum_iL_i(\theta)$ by `MISO` or `MISSO` from `start`, any pytree of floating arrays.
+    r"""Minimise $n^{-1}\sum_iL_i(\theta)$ from `start`, any pytree of floating arrays.
+
+    `algorithm` is `MISO`, `MISSO`, `PacedMISSO`, `SAG` or a `BlockRule`.
 
     `num_steps` visits of a batch each; the first also builds all n surrogates. `options` are those of
     `provi.runtime.run`: `budget`, `progress`, `checkpoint`, `resume`, `stop`, ...

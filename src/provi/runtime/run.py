@@ -16,6 +16,7 @@ from provi.core.outcomes import Outcome
 from provi.core.precision import double_precision
 from provi.runtime.budget import Budget
 from provi.runtime.checkpoint import fingerprint, load_checkpoint, save_checkpoint
+from provi.runtime.donation import donated_fields, interrupts_wait, is_lost, places_of, put_back, split
 from provi.runtime.history import History, recorded_steps
 from provi.runtime.loop import (
     LARGEST_REJECTIONS,
@@ -24,6 +25,7 @@ from provi.runtime.loop import (
     Space,
     advance,
     affordable,
+    describe_rejections,
     estimate_elbo,
     initial_carry,
 )
@@ -108,13 +110,16 @@ class _Driver:
     def prepare(self, start: Any, resume: bool) -> None:
         """Begin at `start`, or where the checkpoint left off."""
         self.carry: Carry = initial_carry(self.parts[0], start)
-        self.good_state = self.carry.state
+        self.good_state = self.small_state
         self.history, self.spent = History(), 0.0
         self.identity = fingerprint(*self.parts, start, jnp.asarray(self.seed)) if self.path else ""
         if resume and self.path is None:
             raise ValueError("resume=True needs checkpoint=, the path of the file to resume from.")
         if resume and self.path is not None and self.path.exists():
-            self.carry, self.history, self.spent = load_checkpoint(self.path, self.carry, self.identity)
+            places = places_of(self.carry)
+            del self.carry  # a table need not be there twice
+            loaded, self.history, self.spent = load_checkpoint(self.path, places, self.identity)
+            self.carry = put_back(loaded, places)
         self.began = self.saved = time.monotonic()
 
     @property
@@ -124,6 +129,11 @@ class _Driver:
     @property
     def step(self) -> int:
         return int(self.carry.state.step)
+
+    @property
+    def small_state(self) -> Any:
+        """The state without what the next call of the loop takes over: enough for an answer, not to go on."""
+        return split(self.parts[0], self.carry.state)[0]
 
     def drive(self, records: list[int], bar: ProgressBar) -> Outcome:
         """Advance from record to record until something ends the run."""
@@ -157,7 +167,8 @@ class _Driver:
         return Outcome.COMPLETED
 
     def advance_to(self, step: int) -> None:
-        self.carry = advance(self.key, *self.parts, self.carry, jnp.asarray(step), self.gradient_budget)
+        with interrupts_wait(bool(donated_fields(self.parts[0]))):
+            self.carry = advance(self.key, *self.parts, self.carry, jnp.asarray(step), self.gradient_budget)
         jax.block_until_ready(self.carry)
         if time.monotonic() - self.saved > self.checkpoint_seconds:
             self.save()
@@ -187,7 +198,7 @@ class _Driver:
             key = jax.random.fold_in(self.record_key, self.step)
             known = estimate_elbo(key, target, family, algorithm.output(self.carry.state), _RECORD_DRAWS)
         elbo, error = known
-        self.good_state = self.carry.state if np.isfinite(elbo) else self.good_state
+        self.good_state = self.small_state if np.isfinite(elbo) else self.good_state
         self.history.append(
             step=self.step,
             gradient_evaluations=health.gradient_evaluations,
@@ -204,13 +215,13 @@ class _Driver:
         return float(self.history["elbo"][-1]) if len(self.history) else None
 
     def save(self) -> None:
-        if self.path is not None:
+        if self.path is not None and not is_lost(self.carry):
             save_checkpoint(self.path, self.carry, self.history, self.seconds, self.identity)
             self.saved = time.monotonic()
 
     def result(self, outcome: Outcome) -> Run:
         state, health = self.carry.state, self.carry.health
-        message = _message(outcome, health, self.parts[0].quantities)
+        message = outcome.value + describe_rejections(health, self.parts[0].quantities)
         elbo = self.history["elbo"]
         # A log density can be NaN where its gradient is finite: then every step looks good and the ELBO tells.
         if len(elbo) and not np.isfinite(elbo[-1]) and outcome is not Outcome.NONFINITE:
@@ -235,14 +246,3 @@ class _Driver:
     def exact_elbo(self, state: Any) -> tuple[float, float] | None:
         value, error = self.parts[0].recorded_elbo(state) or (np.nan, np.nan)
         return (float(value), 0.0) if float(error) == 0 and np.isfinite(value) else None
-
-
-def _message(outcome: Outcome, health: Any, quantities: tuple[str, ...]) -> str:
-    """The outcome in words, with the place of the first non-finite step if there was one."""
-    rejected = int(health.rejected)
-    if rejected == 0:
-        return outcome.value
-    return (
-        f"{outcome.value}; {rejected} non-finite step(s) rejected, the first at iteration {int(health.first_step)}, "
-        f"where {quantities[int(health.first_quantity)]} was not finite"
-    )

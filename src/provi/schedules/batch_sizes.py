@@ -49,7 +49,10 @@ class AbstractBatchSize(eqx.Module):
 
     @property
     def growth(self) -> tuple[float, int | None] | None:
-        """(a, cap): N_t grows like t^a until it comes to the cap (None: never); None where it is not known."""
+        """(a, cap): N_t grows like t^a until it comes to the cap (None: never); None where it is not known.
+
+        a is NaN where only the cap is known, which is enough to say that N_t does not grow for ever.
+        """
         return None
 
 
@@ -70,8 +73,8 @@ class ConstantBatch(AbstractBatchSize):
 class PolynomialBatch(AbstractBatchSize):
     """N_t = min(ceil(initial (t + 1)^exponent), largest) (paper 004, dynamic strategies 2 and 3).
 
-    A `largest` that is reached makes the tail constant, which ends the summability the theorems use: leave it
-    at its default to keep the guarantee.
+    `PolynomialBatch(1, 1)` is paper 001's M_k = k, counted from 1. A `largest` that is reached makes the tail constant,
+    which ends the summability the theorems use: leave it at its default to keep the guarantee.
     """
 
     initial: Any = eqx.field(converter=_count("initial"))
@@ -91,7 +94,8 @@ class PolynomialBatch(AbstractBatchSize):
 class OffsetPolynomialBatch(AbstractBatchSize):
     """N_t = min(offset + ceil(factor t^exponent), largest), from N_0 = offset on.
 
-    `OffsetPolynomialBatch(10, 2)` is paper 001's 10 + k^2, `OffsetPolynomialBatch(1, 1, factor=5)` a straight line.
+    `OffsetPolynomialBatch(10, 2)` is paper 001's 10 + k^2, `OffsetPolynomialBatch(10, 2, largest=100)` the same up to
+    100 draws, `OffsetPolynomialBatch(1, 1, factor=5)` a straight line.
     """
 
     offset: Any = eqx.field(converter=_count("offset"))
@@ -127,6 +131,11 @@ class FunctionBatch(AbstractBatchSize):
         if value.shape != jnp.shape(step):
             raise ValueError(f"function must return one number; the shape of what it returned is {value.shape}.")
         return jnp.clip(jnp.ceil(value - 1e-9), 1, self.largest).astype(jnp.int32)
+
+    @property
+    def growth(self):
+        cap = _cap(self.largest)
+        return None if cap is None else (float("nan"), cap)
 
 
 def as_batch_size(value: Any) -> AbstractBatchSize:

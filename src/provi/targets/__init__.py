@@ -3,6 +3,7 @@
 from provi.targets import likelihoods as likelihoods
 from provi.targets.base import AbstractFiniteSum as AbstractFiniteSum
 from provi.targets.base import AbstractTarget as AbstractTarget
+from provi.targets.bayesian_network import BayesianNetwork as BayesianNetwork
 from provi.targets.constants import Constant as Constant
 from provi.targets.constants import Constants as Constants
 from provi.targets.gaussian import Gaussian as Gaussian

@@ -1,0 +1,1 @@
+"""Behind `provi.models.BayesianNetwork`: training, the predictive distribution, what is measured of it, pictures."""

@@ -1,0 +1,111 @@
+"""The user's data and network, checked: images and tables to float32, labels to class numbers, a network to train."""
+
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import validate_data
+
+from provi.nets import Perceptron
+
+LIKELIHOODS = ("auto", "categorical", "gaussian")
+HIDDEN_UNITS = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class Response:
+    """y as the target takes it: class numbers with the `classes`, or real columns and None."""
+
+    values: np.ndarray
+    classes: np.ndarray | None
+    num_outputs: int
+
+
+def read_inputs(model: Any, X: Any, y: Any = "no_validation", *, reset: bool) -> tuple[np.ndarray, Any]:
+    """X in float32, pixels of type uint8 divided by 255, and y as an array; both finite, of the same length.
+
+    Without y, as for predictions, the second is not looked at.
+    """
+    pixels = getattr(X, "dtype", None) == np.uint8 and np.ndim(X) > 2
+    options: dict[str, Any] = {"dtype": np.float32, "allow_nd": True, "reset": reset}
+    if y is not None and not isinstance(y, str):
+        columns, numeric = model.likelihood != "categorical", model.likelihood == "gaussian"
+        inputs, y = validate_data(model, X, y, **options, multi_output=columns, y_numeric=numeric)
+    else:
+        absent: Any = y
+        inputs: Any = validate_data(model, X, absent, **options)  # which refuses None
+    return inputs / np.float32(255) if pixels else inputs, y
+
+
+def check_shape(inputs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Rows of the shape seen in `fit`."""
+    if inputs.shape[1:] != shape:
+        raise ValueError(
+            f"X has rows of shape {inputs.shape[1:]}, but the network was fitted to rows of shape {shape}."
+        )
+    return inputs
+
+
+def read_response(likelihood: Any, y: Any) -> Response:
+    """What y is, by `likelihood` or by its looks: scikit-learn's `type_of_target` tells classes from numbers."""
+    if not isinstance(likelihood, str) or likelihood not in LIKELIHOODS:
+        raise ValueError(f"likelihood must be one of {', '.join(map(repr, LIKELIHOODS))}, not {likelihood!r}.")
+    array = np.asarray(y)
+    array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    if likelihood == "categorical" or (likelihood == "auto" and type_of_target(array) in ("binary", "multiclass")):
+        check_classification_targets(array)
+        if array.ndim != 1:
+            raise ValueError(f"y must have one label a row for likelihood='categorical'; its shape is {array.shape}.")
+        classes, numbers = np.unique(array, return_inverse=True)
+        if len(classes) < 2:
+            raise ValueError(f"y has one class only, {classes[0]!r}: a classifier needs at least two.")
+        return Response(numbers.astype(np.int32), classes, len(classes))
+    try:
+        with np.errstate(over="ignore"):
+            columns = array.astype(np.float32).reshape(len(array), -1)
+    except ValueError:
+        raise ValueError("y must hold numbers for likelihood='gaussian'; for labels use 'categorical'.") from None
+    if not np.isfinite(columns).all():
+        raise ValueError("y has entries that are too large for float32: scale them.")
+    return Response(columns, None, columns.shape[1])
+
+
+def class_numbers(y: Any, classes: np.ndarray) -> np.ndarray:
+    """The places of labels among the classes of the training."""
+    labels = np.asarray(y)
+    known = np.isin(labels, classes)
+    if labels.ndim != 1 or not known.all():
+        strange = labels[~known][:1] if labels.ndim == 1 else labels.shape
+        raise ValueError(f"y must hold labels among classes_, {classes}, in one axis; not {strange}.")
+    return np.searchsorted(classes, labels)
+
+
+def make_network(network: Any, key: Any, row_shape: tuple[int, ...], num_outputs: int) -> tuple[Any, Any]:
+    """A module and None, or a function `apply(params, x)` and its parameters."""
+    if network is None:
+        return Perceptron(key, row_shape[0], [HIDDEN_UNITS], num_outputs), None
+    if isinstance(network, eqx.Module):
+        return network, None
+    if not callable(network):
+        raise ValueError(
+            f"network must be None, an Equinox module, or a function make(key, num_outputs) that returns one or a pair "
+            f"(apply, params), not {network!r}."
+        )
+    made = network(key, num_outputs)
+    if isinstance(made, tuple) and len(made) == 2:
+        return made
+    if not isinstance(made, eqx.Module):
+        raise ValueError(
+            f"network(key, num_outputs) must return an Equinox module or a pair (apply, params), not "
+            f"{type(made).__name__}."
+        )
+    return made, None
+
+
+def split_seed(seed: int) -> tuple[Any, Any]:
+    """Keys of the first weights and of predictions; the training has the seed itself."""
+    first, second = jax.random.split(jax.random.key(seed))
+    return first, second

@@ -1,0 +1,51 @@
+"""The HTML report of a Bayesian network: self-contained, accessible, with the numbers of the model."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from provi.models import BayesianNetwork
+from provi.report.style import number
+from support.html_page import check_pictures, check_self_contained, check_structure, check_style
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@pytest.fixture(scope="module")
+def digits():
+    data = load_digits()
+    images = (data.images * 15).astype(np.uint8)
+    model = BayesianNetwork(noise="weights", epochs=15, block_size=50, predictive_draws=8)
+    return model.fit(images[:500], data.target[:500]), images[500:700], data.target[500:700]
+
+
+def test_pictures_numbers_and_words(digits, tmp_path):
+    model, images, labels = digits
+    before = plt.get_fignums()
+    path = model.report(tmp_path / "new" / "digits.html", images, labels, title="Digits <b>8 x 8</b>")
+    source = path.read_text(encoding="utf-8")
+    page = check_self_contained(source)
+    check_structure(page)
+    check_pictures(page, 3)
+    check_style(source)
+    assert plt.get_fignums() == before
+    found, text = model.evaluate(images, labels), page.text()
+    assert "Digits <b>8 x 8</b>" in text and "Nothing is proven" in text
+    for name in ("accuracy", "nll", "ece", "brier", "entropy"):
+        assert number(found[name]) in text, name
+    assert number(model.elbo_.value, 6) in text and "200 rows" in text
+    alts = [attributes["aria-label"] for attributes, _ in page.all("svg")]
+    assert [alt.split()[0] for alt in alts] == ["Line", "Reliability", "Entropy"]
+    assert found["accuracy"] > 0.5  # ten classes
+
+
+def test_responses_have_no_calibration(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    model = BayesianNetwork(method="adam", noise="weights", epochs=100).fit(X, X[:, 0] + 0.1 * rng.normal(size=60))
+    source = model.report(tmp_path / "numbers.html", X, X[:, 0]).read_text(encoding="utf-8")
+    page = check_self_contained(source)
+    check_structure(page)
+    check_pictures(page, 1)
+    assert number(model.evaluate(X, X[:, 0])["rmse"]) in page.text()
