@@ -40,7 +40,7 @@ def images(count: int, random: bool) -> tuple[np.ndarray, np.ndarray]:
     if random:
         rng = np.random.default_rng(0)
         return rng.random((count, 28, 28), np.float32), rng.integers(0, 10, count).astype(np.int32)
-    data = provi.data.load("mnist")
+    data = provi.data.load("mnist").arrays
     if count > len(data["X_train"]):
         raise SystemExit(f"--steps {count // BATCH} needs {count} images, more than MNIST has: use fewer, or --random.")
     return data["X_train"][:count].astype(np.float32) / 255, data["y_train"][:count].astype(np.int32)

@@ -65,7 +65,7 @@ def problem(options) -> tuple[Any, np.ndarray, np.ndarray]:
     network = (LeNet5 if options.small else ResNet18)(jax.random.key(0))
     count = options.batch * options.blocks
     if options.cifar:
-        data = provi.data.load("cifar10_10k")
+        data = provi.data.load("cifar10_10k").arrays
         rows = np.arange(count) % len(data["X_train"])
         return network, data["X_train"][rows].astype(np.float32) / 255, data["y_train"][rows].astype(np.int32)
     rng = np.random.default_rng(0)

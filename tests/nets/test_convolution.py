@@ -11,6 +11,8 @@ from provi.nets import Conv2d
 from provi.nets.convolution import convolve
 from support.statistics import assert_mean
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 # (kernel size, stride, padding, height, width, channels, outputs): tiles of 2 x 2 are used from size 5 on, below 32
 # outputs, with stride 1. Sides leave odd numbers of outputs, rows that no output reads, and a single output.
 CASES = [

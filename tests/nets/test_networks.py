@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.nets import BasicBlock, GroupNorm, LeNet5, Perceptron, ResNet18, max_pool
+from provi.nets import LeNet5, Perceptron, ResNet18
+from provi.nets.lenet import max_pool
+from provi.nets.resnet import BasicBlock, GroupNorm
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

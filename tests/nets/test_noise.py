@@ -10,6 +10,8 @@ from provi.nets import Conv2d
 from provi.nets.flat_network import flatten_network
 from provi.nets.noise import noisy_outputs
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 DRAWS = 20_000
 
 

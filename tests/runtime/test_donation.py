@@ -80,7 +80,8 @@ def go(surrogate=SURROGATE, num_steps=90, start=START, **options):
 
 
 @pytest.fixture(scope="module")
-def whole():
+def whole(quick_compilation):
+    """Compiled quickly, as is all below; what the compiler does with memory, above, is asked of it as users have it."""
     return go()
 
 

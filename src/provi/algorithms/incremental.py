@@ -243,11 +243,5 @@ def _arranged(surrogate: AbstractSurrogate, state: MISSOState) -> MISSOState:
     )
 
 
-@eqx.filter_jit
-def _value(surrogate: AbstractSurrogate, mean: Any, parameters: Any) -> Any:
-    return surrogate.value(mean, parameters)
-
-
-@eqx.filter_jit
-def _compiled_empty(algorithm: AbstractIncremental, surrogate: AbstractSurrogate, parameters: Any) -> MISSOState:
-    return algorithm._empty(surrogate, parameters)
+_value = eqx.filter_jit(lambda surrogate, mean, parameters: surrogate.value(mean, parameters))
+_compiled_empty = eqx.filter_jit(lambda algorithm, surrogate, parameters: algorithm._empty(surrogate, parameters))

@@ -20,7 +20,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float
 
-from provi.algorithms.quadratic_surrogate import AbstractQuadratic, Expansion, QuadraticStatistics
+from provi.algorithms.quadratic_surrogate import (
+    AbstractQuadratic,
+    Expansion,
+    QuadraticStatistics,
+    check_table_dtype,
+)
 from provi.core.checks import check_count, check_positive
 from provi.core.precision import double_precision
 from provi.core.types import Count, Indices, RandomKey, Scalar, Vector
@@ -89,9 +94,16 @@ class NetworkSurrogate(AbstractQuadratic):
         x, y, real = self._batch(block)
         if self.augment is not None:
             key, own = jax.random.split(key)
-            x = self.augment(own, x)
+            x = self._augmented(own, x)
         outputs = self.target.noisy_forward(key, point.mean, self.sd(point), x, self.noise)
         return jnp.sum(jnp.where(real, self.target.nll(outputs, y), 0))
+
+    def _augmented(self, key: RandomKey, x: Array) -> Array:
+        assert self.augment is not None
+        new = jnp.asarray(self.augment(key, x), x.dtype)
+        if new.shape != x.shape:
+            raise ValueError(f"augment(key, x) must keep the shape of x, {x.shape}; it returns {new.shape}.")
+        return new
 
     def block_objective(self, key: RandomKey, point: NetworkPoint, block: Count) -> Scalar:
         r"""$L_i(\theta)$ for one draw of the weights: nats per datum."""
@@ -178,7 +190,7 @@ def network_surrogate(
     rate: float = 1.0,
     augment: Callable | None = None,
     table_dtype: Any = None,
-    devices: Sequence[Any] | None = None,
+    devices: Sequence[Any] | int | None = None,
 ) -> NetworkSurrogate:
     r"""The surrogates of a Bayesian network, for `MISSO`, `PacedMISSO`, `SAG` and `BlockRule`.
 
@@ -191,7 +203,8 @@ def network_surrogate(
     - `augment(key, x)`: changes the inputs of a batch in training. The objective is then another one: the ELBO of
       augmented data, which is not that of any fixed data set.
     - `table_dtype`: "bfloat16" halves the table.
-    - `devices`: the table and each block's examples are divided among them; None is one device.
+    - `devices`: the table and each block's examples are divided among them, or among the first so many of
+      `jax.devices()`; None is one device.
     """
     if posterior not in POSTERIORS:
         raise ValueError(f"posterior must be one of {', '.join(POSTERIORS)}, not {posterior!r}.")
@@ -202,11 +215,21 @@ def network_surrogate(
     return NetworkSurrogate(
         target=target,
         posterior=posterior,
-        noise=check_noise(noise, target.network),
+        noise=check_noise(noise, target),
         augment=augment,
         curvature=jnp.asarray(1 / check_positive("rate", rate), target.dtype),
         weights=jnp.ones(count, target.dtype),
         num_terms=count,
-        table_dtype=None if table_dtype is None else np.dtype(jnp.dtype(table_dtype)),
-        mesh=None if devices is None or len(devices) < 2 else Mesh(np.asarray(devices), ("devices",)),
+        table_dtype=check_table_dtype(table_dtype),
+        mesh=_mesh(devices),
     )
+
+
+def _mesh(devices: Any) -> Mesh | None:
+    """Of the devices, or of the first so many; None for one."""
+    if isinstance(devices, int | np.integer):
+        there = jax.devices()
+        if not 1 <= devices <= len(there):
+            raise ValueError(f"devices must be from 1 to {len(there)}, which JAX has here, not {devices}.")
+        devices = there[:devices]
+    return None if devices is None or len(devices) < 2 else Mesh(np.asarray(devices), ("devices",))

@@ -21,8 +21,11 @@ def visit_shapes(surrogate: AbstractSurrogate, parameters: Any) -> Any:
         chains = surrogate.start_chains(key, parameters, rows, prepared)
         try:
             summary, chains = surrogate.draw(key, parameters, rows, prepared, chains)
-        except ValueError:  # it has none, and says so
-            summary = surrogate.expect(parameters, rows, prepared)
+        except ValueError as error:  # it has none, and says so
+            try:
+                summary = surrogate.expect(parameters, rows, prepared)
+            except ValueError:
+                raise error from None
         new = surrogate.build(parameters, rows, prepared, summary)
         return surrogate.rounded(key, rows, new), chains, (prepared, summary)
 

@@ -205,6 +205,6 @@ def _edges(facts: dict[str, Any]) -> str:
     if not facts["extensions"]:
         return "a star marks one that is the smallest or the largest of them, beyond which none was tried"
     return (
-        "where that is the smallest or the largest, as many beyond it are tried, and a star marks one that is at an edge "
-        "still"
+        "where that is the smallest or the largest, as many beyond it are tried, and a star marks one that is at an "
+        "edge still"
     )

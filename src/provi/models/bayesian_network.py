@@ -1,13 +1,12 @@
 """Bayesian neural networks with the scikit-learn interface: a Gaussian posterior of the weights."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
 from sklearn.base import BaseEstimator
-from sklearn.metrics import r2_score
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import ClassifierTags, RegressorTags, check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
@@ -17,12 +16,17 @@ from provi.core.precision import double_precision
 from provi.models.network import metrics
 from provi.models.network.predictive import predict_draws
 from provi.models.network.reading import (
+    are_pixels,
+    check_outputs,
+    check_responses,
     check_shape,
     class_numbers,
     make_network,
+    one_axis,
     read_inputs,
     read_response,
     split_seed,
+    warn_of_scale,
 )
 from provi.models.network.storage import pack, unpack
 from provi.models.network.training import Trained, train
@@ -55,7 +59,8 @@ class BayesianNetwork(BaseEstimator):
     - `start_sd`: $\sigma$ at the start. - `table_dtype`: `"bfloat16"` halves the table of MISSO, SAG and paced MISSO.
     - `predictive_draws`: of the weights behind predictions.
     - `augment(key, x)`: changes the batches of the training.
-    - `devices`: over which table and blocks are divided. - `random_state`: an integer gives the same fit again.
+    - `devices`: over which table and blocks are divided, or how many.
+    - `random_state`: an integer gives the same fit again.
     - `progress`: whether to show a bar; None: on a terminal. - `checkpoint`, `resume`: a file from which an interrupted
       fit goes on to the same result, bit for bit.
 
@@ -121,7 +126,7 @@ class BayesianNetwork(BaseEstimator):
         response = read_response(self.likelihood, y)
         check_count("predictive_draws", self.predictive_draws)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self._seed, self._row_shape = seed, inputs.shape[1:]
+        row_shape, scale = inputs.shape[1:], (are_pixels(X), float(inputs.max()))
         inputs = self._arranged(inputs)
         network, params = make_network(self.network, split_seed(seed)[0], inputs.shape[1:], response.num_outputs)
         target = Target(
@@ -133,18 +138,20 @@ class BayesianNetwork(BaseEstimator):
             noise_sd=check_positive("noise_sd", self.noise_sd),
             prior_sd=check_positive("prior_sd", self.prior_sd),
         )
-        self.classes_ = response.classes
+        check_outputs(target, response)
+        self._store(train(self, target, seed))  # a fit that fails leaves an earlier one whole
+        self._seed, self._row_shape, self._scale, self.classes_ = seed, row_shape, scale, response.classes
         self._one_column = np.ndim(y) == 1 or response.num_outputs == 1
-        self._store(train(self, target, seed))
         return self
 
     @double_precision
     def predict_draws(self, X: Any, num_draws: Any = None) -> np.ndarray:
         """(S, n, k): class probabilities, or means of y, under S draws of the weights (`predictive_draws`)."""
         check_is_fitted(self)
-        inputs = self._arranged(check_shape(read_inputs(self, X, reset=False)[0], self._row_shape))
-        count = self.predictive_draws if num_draws is None else num_draws
-        return predict_draws(self.target_, self.point_.mean, self._sd, inputs, split_seed(self._seed)[1], count)
+        inputs = check_shape(read_inputs(self, X, reset=False)[0], self._row_shape)
+        warn_of_scale(self._scale, X, inputs)
+        count, key = self.predictive_draws if num_draws is None else num_draws, split_seed(self._seed)[1]
+        return predict_draws(self.target_, self.point_.mean, self._sd, self._arranged(inputs), key, count)
 
     @available_if(_may_classify)
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -165,7 +172,7 @@ class BayesianNetwork(BaseEstimator):
         predicted = self.predict(X)
         if self.classes_ is None:
             return float(r2_score(y, predicted, sample_weight=sample_weight))
-        return float(np.average(predicted == np.asarray(y), weights=sample_weight))
+        return float(accuracy_score(one_axis(y), predicted, sample_weight=sample_weight))
 
     def evaluate(self, X: Any, y: Any) -> dict[str, float]:
         """What is measured on new rows, as means per row, in nats where they are nats.
@@ -175,7 +182,7 @@ class BayesianNetwork(BaseEstimator):
         """
         draws = self.predict_draws(X)
         if self.classes_ is None:
-            values = np.asarray(y, dtype=np.float64).reshape(draws.shape[1:])
+            values = check_responses(y, draws.shape[1:])
             noise = float(self.target_.noise_sd)
             terms = ((draws - values) / noise) ** 2 / 2 + np.log(noise) + np.log(2 * np.pi) / 2
             density = logsumexp(-terms.sum(axis=2), axis=0) - np.log(len(draws))
@@ -221,13 +228,10 @@ class BayesianNetwork(BaseEstimator):
 
     def __getstate__(self):
         state: Any = super().__getstate__()
-        if "target_" in state:
-            state = {**state, "target_": pack(self.target_)}
-        return {"pickled": pickle.dumps(state)}
+        return {**state, "target_": pack(self.target_)} if "target_" in state else state
 
     @double_precision
     def __setstate__(self, state):
-        loaded = pickle.loads(state["pickled"])
-        if "target_" in loaded:
-            loaded["target_"] = unpack(loaded["target_"])
-        super().__setstate__(loaded)
+        if "target_" in state:
+            state = {**state, "target_": unpack(state["target_"])}
+        super().__setstate__(state)

@@ -58,7 +58,9 @@ class Conv2d(eqx.Module):
         self.padding = check_count("padding", padding, 0)
         self.products = products
 
-    def __call__(self, x: Images) -> Images:
+    def __call__(self, x: Images, *, key: Any = None) -> Images:
+        """The image convolved; `key` is not used, but `eqx.nn.Sequential` passes one."""
+        del key
         y = convolve(x, self.weight, self.stride, self.padding, self.products)
         return y if self.bias is None else y + jnp.broadcast_to(self.bias, y.shape)
 

@@ -41,12 +41,15 @@ class FlatNetwork(eqx.Module):
         """The module (or the parameters) with the weights z."""
         ends = np.cumsum(self.sizes)
         pieces = [z[end - size : end] for end, size in zip(ends.tolist(), self.sizes, strict=True)]
-        leaves = [piece.reshape(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+        return self.assembled([piece.reshape(shape) for piece, shape in zip(pieces, self.shapes, strict=True)])
+
+    def assembled(self, leaves: Any) -> Any:
+        """The module (or the parameters) with these tensors, or with whatever is to stand for them."""
         return eqx.combine(jax.tree.unflatten(self.structure, leaves), self.fixed)
 
     def outputs(self, z: Vector, inputs: Array) -> Float[Array, "batch outputs"]:
-        """The network with the weights z on a batch."""
-        return self.call(self.unravel(z), inputs)
+        """The network with the weights z on a batch, in the type of z: a constant in it may be of a wider one."""
+        return jnp.asarray(self.call(self.unravel(z), inputs), z.dtype)
 
     def call(self, network: Any, inputs: Array) -> Float[Array, "batch outputs"]:
         """A module or parameters made by `unravel`, on a batch."""
@@ -88,6 +91,8 @@ def flatten_network(network: Any, params: Any = None) -> tuple[FlatNetwork, np.n
         names=tuple(jax.tree_util.keystr(path).lstrip(".") for path, _ in paths),
     )
     values = np.concatenate([leaf.reshape(-1) for leaf in leaves])
+    if np.iscomplexobj(values):
+        raise ValueError("network has complex weights: keep real and imaginary parts in arrays of their own.")
     if not np.isfinite(values).all():
         raise ValueError(f"network has {int((~np.isfinite(values)).sum())} weights that are NaN or infinite.")
     return flat, values

@@ -10,9 +10,11 @@ expectation; they differ in how much the examples of a batch have in common, so 
 - *Local reparameterisation* (Kingma, Salimans and Welling 2015): the output of a linear layer is Gaussian given its
   input, $Wx+b\sim N(\bar Wx+\bar b,\ \sigma_W^2x^2+\sigma_b^2)$, and is drawn itself, anew for each example: exact
   for a layer that an example uses *once*. A convolution uses its weights at every place, where independent draws would
-  be another model, so convolutions are flipped instead.
+  be another model, so convolutions are flipped instead, and so are linear layers that are called several times, or
+  mapped over the parts of an example (`provi.nets.layer_uses` finds them).
 
-Layers that take part are `equinox.nn.Linear` and `provi.nets.Conv2d`; all other weights are drawn once for the batch.
+Layers that take part are `equinox.nn.Linear` and `provi.nets.Conv2d`, but for subclasses, stacks of layers and layers
+of "scalar" size; all other weights are drawn once for the batch.
 """
 
 from typing import Any
@@ -25,6 +27,7 @@ from jaxtyping import Array, Float
 from provi.core.types import RandomKey, Vector
 from provi.nets.convolution import Conv2d, convolve
 from provi.nets.flat_network import FlatNetwork
+from provi.nets.layer_uses import used_once
 
 NOISES = ("weights", "flipout", "local")
 
@@ -38,32 +41,42 @@ def noisy_outputs(
         return network.outputs(mean + sd * jax.random.normal(weights_key, mean.shape, mean.dtype), inputs)
     centre, spread = network.unravel(mean), network.unravel(sd)
     change = network.unravel(sd * jax.random.normal(weights_key, mean.shape, mean.dtype))
+    local = used_once(network, inputs[0], mean.dtype) if noise == "local" else [False] * len(network.shapes)
+    local = network.assembled(local)
 
     def one(key: RandomKey, x: Array) -> Array:
-        return _noisy(key, centre, spread, change, noise)(x)
+        return _noisy(key, centre, spread, change, local)(x)
 
-    return jax.vmap(one)(jax.random.split(examples_key, inputs.shape[0]), inputs)
+    return jax.vmap(one)(jax.random.split(examples_key, inputs.shape[0]), inputs).astype(mean.dtype)
 
 
 def _is_layer(node: Any) -> bool:
-    return isinstance(node, eqx.nn.Linear | Conv2d)
+    """Not a subclass, which may compute something else; not a stack of layers, which is not called by itself."""
+    if type(node) is Conv2d:
+        return eqx.is_inexact_array(node.weight) and node.weight.ndim == 4
+    if type(node) is not eqx.nn.Linear or "scalar" in (node.in_features, node.out_features):
+        return False
+    return eqx.is_inexact_array(node.weight) and node.weight.ndim == 2
 
 
-def _noisy(key: RandomKey, centre: Any, spread: Any, change: Any, noise: str) -> Any:
-    """The network of one example: its layers replaced by noisy ones, all other weights changed as for the batch."""
+def _noisy(key: RandomKey, centre: Any, spread: Any, change: Any, local: Any) -> Any:
+    """The network of one example: its layers replaced by noisy ones, all other weights changed as for the batch.
+
+    `local` is a network with a flag for each tensor, whether it may be integrated out.
+    """
     number = iter(range(1_000_000))
 
-    def replace(centre: Any, spread: Any, change: Any) -> Any:
+    def replace(centre: Any, spread: Any, change: Any, local: Any) -> Any:
         if not _is_layer(centre):
             return centre + change if eqx.is_inexact_array(centre) else centre
         own = jax.random.fold_in(key, next(number))
         if isinstance(centre, Conv2d):
             return _FlippedConvolution(centre, change, own)
-        if noise == "local" and isinstance(centre.weight, Array):
+        if local.weight:
             return _LocalLinear(centre, spread, own)
         return _FlippedLinear(centre, change, own)
 
-    return jax.tree.map(replace, centre, spread, change, is_leaf=_is_layer)
+    return jax.tree.map(replace, centre, spread, change, local, is_leaf=_is_layer)
 
 
 def _signs(key: RandomKey, shape: tuple[int, ...], dtype: Any) -> Array:

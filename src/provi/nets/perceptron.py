@@ -35,7 +35,8 @@ class Perceptron(eqx.Module):
             dense(own, inputs, outputs) for own, inputs, outputs in zip(keys, sizes[:-1], sizes[1:], strict=True)
         )
 
-    def __call__(self, x: Any) -> Float[Array, " outputs"]:
+    def __call__(self, x: Any, *, key: Any = None) -> Float[Array, " outputs"]:
+        del key  # `eqx.nn.Sequential` passes one
         x = jnp.asarray(x, jnp.float32)
         if x.size != self.layers[0].in_features:
             raise ValueError(

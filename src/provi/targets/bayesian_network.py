@@ -31,7 +31,7 @@ class BayesianNetwork(AbstractFiniteSum):
     - `network`: an Equinox module, called on one example; or a function `apply(params, x)` of a batch.
     - `X`: the inputs, (N, ...). - `y`: class numbers 0, 1, ... (N,), or real responses (N,) or (N, outputs).
     - `params`: the initial parameters when `network` is a function.
-    - `likelihood`: "categorical", "gaussian", or "auto": categorical for whole-number `y`.
+    - `likelihood`: "categorical", "gaussian", or "auto": categorical for `y` of integers or of booleans.
     - `noise_sd`: the sd of a Gaussian likelihood. - `prior_sd`: s.
     - `dtype`: of the weights, the data and all arithmetic; float32 as is usual for networks.
 
@@ -70,7 +70,7 @@ class BayesianNetwork(AbstractFiniteSum):
             raise ValueError(f"likelihood must be one of {', '.join(LIKELIHOODS)}, not {likelihood!r}.")
         response = as_array("y", y)
         check_length("y", response, inputs.shape[0], "one response for each row of X")
-        whole = response.ndim == 1 and np.issubdtype(response.dtype, np.integer)
+        whole = response.ndim == 1 and (np.issubdtype(response.dtype, np.integer) or response.dtype == bool)
         self.categorical = likelihood == "categorical" or (likelihood == "auto" and whole)
         self.network, weights = flatten_network(network, params)
         self.start = jnp.asarray(weights, dtype)
@@ -162,24 +162,33 @@ class BayesianNetwork(AbstractFiniteSum):
         return {"y": np.asarray(found).reshape(*points.shape[:-1], -1)}
 
 
-def check_noise(noise: str, network: FlatNetwork) -> str:
-    """One of the known noises; a function's layers are not known, so it has plain weights only."""
+def check_noise(noise: str, target: BayesianNetwork) -> str:
+    """One of the known noises, tried out; a function's layers are not known, so it has plain weights only."""
+    network = target.network
     if noise not in NOISES:
         raise ValueError(f"noise must be one of {', '.join(NOISES)}, not {noise!r}.")
     if noise != "weights" and network.apply is not None:
         raise ValueError(
             f"noise={noise!r} needs an Equinox module, whose layers can be seen; for a function use noise='weights'."
         )
+    try:
+        eqx.filter_eval_shape(
+            target.noisy_forward, jax.random.key(0), target.start, target.start, target.inputs[:1], noise
+        )
+    except Exception as error:  # whatever a user's network may raise
+        raise ValueError(
+            f"noise={noise!r} replaces the layers of the network by noisy ones, but it does more with them than call "
+            f"them ({_first_line(error)}): use noise='weights'."
+        ) from error
     return noise
 
 
 def _count_outputs(network: FlatNetwork, start: Vector, inputs: Array) -> int:
     try:
         shape = eqx.filter_eval_shape(network.outputs, start, inputs[:2]).shape
-    except (TypeError, ValueError, AssertionError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except Exception as error:  # whatever a user's network may raise
         raise ValueError(
-            f"network cannot be called on the rows of X, which have shape {inputs.shape[1:]}: {first}"
+            f"network cannot be called on the rows of X, which have shape {inputs.shape[1:]}: {_first_line(error)}"
         ) from error
     if len(shape) != 2 or shape[0] != min(2, inputs.shape[0]):
         raise ValueError(
@@ -187,6 +196,10 @@ def _count_outputs(network: FlatNetwork, start: Vector, inputs: Array) -> int:
             f"shape {shape}."
         )
     return shape[1]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _read_classes(y: np.ndarray, count: int) -> np.ndarray:

@@ -4,6 +4,18 @@ import pytest
 from sklearn.utils import estimator_checks
 
 from provi.models import BayesianNetwork
+from provi.models.network import training
+from provi.result.estimate import Estimate
+
+pytestmark = pytest.mark.usefixtures("quick_compilation", "no_final_elbo")
+
+
+@pytest.fixture(scope="module")
+def no_final_elbo():
+    """The ELBO at the end is compiled for each of some twenty shapes; other tests are about it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "measure_elbo", lambda surrogate, point, key: Estimate(0.0, 0.0))
+        yield
 
 
 def model(likelihood):
@@ -19,7 +31,7 @@ def model(likelihood):
     )
 
 
-def test_classes(quick_compilation):
+def test_classes():
     estimator_checks.check_estimator(model("categorical"), on_skip=None)
 
 
@@ -31,5 +43,5 @@ def test_classes(quick_compilation):
         estimator_checks.check_requires_y_none,
     ],
 )
-def test_numbers(check, quick_compilation):
+def test_numbers(check):
     check("BayesianNetwork", model("gaussian"))

@@ -11,6 +11,8 @@ from provi.models.network.predictive import BLOCK, SMALL_BLOCK, predict_draws
 from provi.nets import Perceptron
 from provi.targets import BayesianNetwork
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(BLOCK + 7, 4)).astype(np.float32)
 KEY = jax.random.key(4)

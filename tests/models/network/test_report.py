@@ -1,5 +1,7 @@
 """The HTML report of a Bayesian network: self-contained, accessible, with the numbers of the model."""
 
+import pickle
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -35,17 +37,22 @@ def test_pictures_numbers_and_words(digits, tmp_path):
     for name in ("accuracy", "nll", "ece", "brier", "entropy"):
         assert number(found[name]) in text, name
     assert number(model.elbo_.value, 6) in text and "200 rows" in text
+    assert number(-model.elbo_.value / 500) in page.text("dd")
     alts = [attributes["aria-label"] for attributes, _ in page.all("svg")]
     assert [alt.split()[0] for alt in alts] == ["Line", "Reliability", "Entropy"]
     assert found["accuracy"] > 0.5  # ten classes
 
 
 def test_responses_have_no_calibration(tmp_path):
+    """Of a model that was read from a file: it has no data any more, so nothing is said per row of them."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
-    model = BayesianNetwork(method="adam", noise="weights", epochs=100).fit(X, X[:, 0] + 0.1 * rng.normal(size=60))
+    model = BayesianNetwork(method="adam", noise="weights", posterior="global", epochs=100)
+    model = pickle.loads(pickle.dumps(model.fit(X, X[:, 0] + 0.1 * rng.normal(size=60))))
     source = model.report(tmp_path / "numbers.html", X, X[:, 0]).read_text(encoding="utf-8")
     page = check_self_contained(source)
     check_structure(page)
     check_pictures(page, 1)
     assert number(model.evaluate(X, X[:, 0])["rmse"]) in page.text()
+    assert number(model.elbo_.value, 6) in page.text("dd") and "per row" not in page.text("dt")
+    assert "one standard deviation for all weights" in page.text()

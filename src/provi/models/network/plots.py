@@ -119,8 +119,11 @@ def plot_training(curves: Mapping[str, tuple[Any, Any]]) -> Figure:
         if 0 < lowest and highest > _WIDE * lowest:
             _logarithmic(axes)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-        axes.set(xlabel="epochs", ylabel="−ELBO per row (nats)", title="Training")
-        _legend_below(axes)
+        single = next(iter(curves)) if len(curves) == 1 else None
+        axes.set(xlabel="epochs", ylabel="−ELBO per row (nats)")
+        axes.set_title("−ELBO by epoch" if single is None else f"−ELBO by epoch, method {single}")
+        if single is None:
+            _legend_below(axes)
     return figure
 
 

@@ -1,6 +1,7 @@
 """The user's data and network, checked: images and tables to float32, labels to class numbers, a network to train."""
 
 import dataclasses
+import warnings
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import validate_data
 
 from provi.nets import Perceptron
+from provi.targets.bayesian_network import BayesianNetwork
 
 LIKELIHOODS = ("auto", "categorical", "gaussian")
 HIDDEN_UNITS = 50
@@ -29,7 +31,7 @@ def read_inputs(model: Any, X: Any, y: Any = "no_validation", *, reset: bool) ->
 
     Without y, as for predictions, the second is not looked at.
     """
-    pixels = getattr(X, "dtype", None) == np.uint8 and np.ndim(X) > 2
+    pixels = are_pixels(X)
     options: dict[str, Any] = {"dtype": np.float32, "allow_nd": True, "reset": reset}
     if y is not None and not isinstance(y, str):
         columns, numeric = model.likelihood != "categorical", model.likelihood == "gaussian"
@@ -38,6 +40,26 @@ def read_inputs(model: Any, X: Any, y: Any = "no_validation", *, reset: bool) ->
         absent: Any = y
         inputs: Any = validate_data(model, X, absent, **options)  # which refuses None
     return inputs / np.float32(255) if pixels else inputs, y
+
+
+def are_pixels(X: Any) -> bool:
+    """Whether X is images of type uint8: an array, or a list of arrays."""
+    first = X[0] if isinstance(X, list | tuple) and X else X
+    return getattr(first, "dtype", None) == np.uint8 and np.ndim(X) > 2
+
+
+def warn_of_scale(fitted: tuple[bool, float], X: Any, inputs: np.ndarray) -> None:
+    """A warning if of training and prediction one has pixels divided by 255, the other numbers of another scale.
+
+    `fitted`: `are_pixels` and the largest number of the training; `inputs` is X as it was read.
+    """
+    if are_pixels(X) != fitted[0] and inputs.ndim > 2 and max(fitted[1], float(inputs.max())) > 1:
+        one, other = ("uint8, divided by 255", "of another type, used as they are")[:: 1 if fitted[0] else -1]
+        warnings.warn(
+            f"The images of the training were {one}, these are {other}, and reach beyond 1: bring them to one type.",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def check_shape(inputs: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -53,8 +75,11 @@ def read_response(likelihood: Any, y: Any) -> Response:
     """What y is, by `likelihood` or by its looks: scikit-learn's `type_of_target` tells classes from numbers."""
     if not isinstance(likelihood, str) or likelihood not in LIKELIHOODS:
         raise ValueError(f"likelihood must be one of {', '.join(map(repr, LIKELIHOODS))}, not {likelihood!r}.")
-    array = np.asarray(y)
-    array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    array = one_axis(y)
+    if likelihood == "auto" and array.ndim == 2 and np.isin(array, (0, 1)).all() and (array.sum(axis=1) == 1).all():
+        raise ValueError(
+            "y looks like classes in one-hot columns: pass y.argmax(axis=1), or likelihood='gaussian' for numbers."
+        )
     if likelihood == "categorical" or (likelihood == "auto" and type_of_target(array) in ("binary", "multiclass")):
         check_classification_targets(array)
         if array.ndim != 1:
@@ -73,9 +98,36 @@ def read_response(likelihood: Any, y: Any) -> Response:
     return Response(columns, None, columns.shape[1])
 
 
+def one_axis(y: Any) -> np.ndarray:
+    """A single column as a vector, anything else as it is."""
+    array = np.asarray(y)
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+
+
+def check_responses(y: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Responses (n, outputs) in float64, of the shape of the predictions."""
+    values = np.asarray(y, dtype=np.float64)
+    values = values[:, None] if values.ndim == 1 else values
+    if values.shape != shape or not np.isfinite(values).all():
+        raise ValueError(
+            f"y must be finite and have the shape {shape} of the predictions; its shape is {values.shape}."
+        )
+    return values
+
+
+def check_outputs(target: BayesianNetwork, response: Response) -> None:
+    """A class for each output: probabilities of classes that nobody named could not be told from the others."""
+    outputs = eqx.filter_eval_shape(target.forward, target.start, target.inputs[:1]).shape[1]
+    if response.classes is not None and outputs != response.num_outputs:
+        raise ValueError(
+            f"network has {outputs} outputs, but y has {response.num_outputs} classes: they must be as many. A "
+            f"function make(key, num_outputs) as network is told their number."
+        )
+
+
 def class_numbers(y: Any, classes: np.ndarray) -> np.ndarray:
     """The places of labels among the classes of the training."""
-    labels = np.asarray(y)
+    labels = one_axis(y)
     known = np.isin(labels, classes)
     if labels.ndim != 1 or not known.all():
         strange = labels[~known][:1] if labels.ndim == 1 else labels.shape

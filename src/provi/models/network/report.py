@@ -22,39 +22,40 @@ _WORDS = {
     "ece": "expected calibration error",
     "brier": "Brier score (0 to 2)",
     "entropy": "mean entropy, nats",
-    "mutual_information": "of it, disagreement of draws",
+    "mutual_information": "of which disagreement, nats",
     "rmse": "root mean squared error",
 }
+_SHARED = {"weight": "for each weight", "tensor": "for each tensor of weights", "global": "for all weights"}
 
 
 def write_report(model: Any, path: str | Path, X: Any, y: Any, title: str) -> Path:
     """Write the page of a fitted `provi.models.BayesianNetwork` and new rows X, y; returns its path."""
-    path = Path(path)
+    path, shared = Path(path), _SHARED[model.posterior]
     found, rows = model.evaluate(X, y), model.target_.num_terms
-    sections = [("Training", "At the latest visit of each block of data, so a little behind.", [_training(model)])]
+    sections = [("Training", "Each block of data counts as at its latest visit: a little behind.", _training(model))]
     if model.classes_ is not None:
         probabilities, labels = model.predict_proba(X), class_numbers(y, model.classes_)
         words = "Expected calibration error: 15 bins of equal width (Guo et al. 2017). Small samples make it too large."
-        sections.append(("Calibration", words, [_reliability(probabilities, labels)]))
+        sections.append(("Calibration", words, _reliability(probabilities, labels)))
         if np.ndim(X) > 2:
             words = (
                 "Turned images are unlike those of the training: a model that knows what it knows is less sure of them."
             )
-            sections.append(("Distribution shift", words, [_rotation(model, X)]))
+            sections.append(("Distribution shift", words, _rotation(model, X)))
     page = _environment().get_template("report.html.jinja").render(
         title=title,
-        subtitle=f"{model.target_.dim:,} weights, Gaussian posterior with one standard deviation a {model.posterior}.",
+        subtitle=f"{model.target_.dim:,} weights, Gaussian posterior, one standard deviation {shared}.",
         level="conditional" if model.outcome_.ok else "none",
         verdict="Nothing is proven",
-        sentence=f"The posterior of a network is not log-concave, so no bound on the gap is known. The numbers "
-        f"below are measured on {len(y):,} rows, which should not be those of the training.",
+        sentence=f"The posterior of a network is not log-concave, so no bound on the gap is known. The ELBO is "
+        f"that of the training data; the scores are measured on {len(y):,} rows, which should be other ones.",
         warning=None if model.outcome_.ok else model.message_,
         figures=[
             ("ELBO, nats", f"{number(model.elbo_.value, 6)} ± {number(model.elbo_.standard_error, 2)}"),
-            ("−ELBO per row, nats", number(-model.elbo_.value / rows)),
+            # A model that was read from a file has lost its data, and with them their number.
+            *([("−ELBO per row, nats", number(-model.elbo_.value / rows))] if rows > 1 else []),
             *((_WORDS[name], number(value)) for name, value in found.items()),
-            ("epochs", f"{model.n_iter_}"),
-            ("time", f"{number(model.seconds_)} s"),
+            ("epochs", f"{model.n_iter_:,} in {number(model.seconds_)}\N{NO-BREAK SPACE}s"),
         ],
         sections=sections,
         call=repr(model),

@@ -18,7 +18,7 @@ from provi.result.estimate import Estimate
 from provi.runtime.progress import show_throughput
 from provi.runtime.run import Run, run
 from provi.schedules.batch_sizes import AbstractBatchSize
-from provi.targets.bayesian_network import BayesianNetwork
+from provi.targets.bayesian_network import BayesianNetwork, check_noise
 
 ELBO_PARTS, ELBO_DRAWS, ELBO_ROWS = 5, 20, 20_000
 """The ELBO at the end is the mean of so many estimates, each of a pass over the data, or of more, up to so many passes
@@ -115,12 +115,9 @@ def _chosen_noise(noise: Any, target: BayesianNetwork) -> Any:
     if network.apply is not None or not all(isinstance(node, eqx.nn.Linear) for node in nodes):
         return "weights"
     try:
-        eqx.filter_eval_shape(
-            target.noisy_forward, jax.random.key(0), target.start, target.start, target.inputs[:1], "local"
-        )
-    except (AttributeError, TypeError):
+        return check_noise("local", target)
+    except ValueError:
         return "weights"
-    return "local"
 
 
 def _warn_few(steps: int, epochs: int, surrogate: NetworkSurrogate, batch: int) -> None:
