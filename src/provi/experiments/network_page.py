@@ -48,15 +48,24 @@ class Tables:
 
 def facts_of(problem: Problem, block_size: int, **more: Any) -> dict[str, Any]:
     """What the page says of the problem and the machine."""
-    device = jax.devices()[0]
     return {
         "title": problem.title,
         "images": problem.target.num_terms,
         "weights": problem.target.dim,
         "blocks": -(-problem.target.num_terms // block_size),
-        "machine": f"{device.device_kind} ({device.platform}), jax {jax.__version__}",
+        "machine": _machine(),
         **more,
     }
+
+
+def _machine() -> str:
+    device = jax.devices()[0]
+    return f"{device.device_kind} ({device.platform}), jax {jax.__version__}"
+
+
+def _drawn_here(facts: dict[str, Any]) -> str:
+    """A word on the foot of the page, where that names another machine than the runs'."""
+    return "" if facts["machine"] == _machine() else " The foot of the page names the machine that drew it afterwards."
 
 
 def conclude(
@@ -86,7 +95,7 @@ def conclude(
     report = Report(
         name,
         title,
-        setting(facts[0]),
+        setting(facts[0]) + _drawn_here(facts[0]),
         tuple(_summary(curves, scores, paper_rate)),
         claims(curves, scores),
         tuple(files),
