@@ -88,6 +88,9 @@ def test_a_resumed_fit_is_the_uninterrupted_one_bit_for_bit(moons, tmp_path):
     assert np.abs(np.asarray(part.point_.mean) - np.asarray(moons.point_.mean)).max() > 1e-3
     check_same(whole, moons)
     assert whole.elbo_ == moons.elbo_
+    with pytest.warns(ConvergenceWarning, match="the longer fit is returned"):
+        longer = clone(whole).set_params(epochs=50).fit(MOONS, NAMES[LABELS])
+    check_same(longer, moons)
     with pytest.raises(ValueError, match="belongs to another run"):
         clone(whole).fit(MOONS[::-1], NAMES[LABELS])
 

@@ -8,6 +8,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 from provi.models import BayesianNetwork
+from provi.models.network.report import describe_call
+from provi.nets import LeNet5
 from provi.report.style import number
 from support.html_page import check_pictures, check_self_contained, check_structure, check_style
 
@@ -56,3 +58,8 @@ def test_responses_have_no_calibration(tmp_path):
     assert number(model.evaluate(X, X[:, 0])["rmse"]) in page.text()
     assert number(model.elbo_.value, 6) in page.text("dd") and "per row" not in page.text("dt")
     assert "one standard deviation for all weights" in page.text()
+
+
+def test_the_call_is_python():
+    written = describe_call(BayesianNetwork(LeNet5, epochs=3, noise="local"))
+    assert "".join(written.split()) == "BayesianNetwork(epochs=3,network=provi.nets.lenet.LeNet5,noise='local')"

@@ -1,6 +1,7 @@
 """The HTML report of a Bayesian network: one file that needs no network, no JavaScript and no other file."""
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +59,16 @@ def write_report(model: Any, path: str | Path, X: Any, y: Any, title: str) -> Pa
             ("epochs", f"{model.n_iter_:,} in {number(model.seconds_)}\N{NO-BREAK SPACE}s"),
         ],
         sections=sections,
-        call=repr(model),
+        call=describe_call(model),
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8", newline="\n")
     return path
+
+
+def describe_call(model: Any) -> str:
+    """The constructor's call as Python: a class is named by where it is, not shown as `<class ...>`."""
+    return re.sub(r"<class '([\w.]+)'>", r"\1", repr(model))
 
 
 def _training(model: Any) -> Picture:

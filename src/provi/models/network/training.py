@@ -76,7 +76,7 @@ def train(model: Any, target: BayesianNetwork, seed: int) -> Trained:
             checkpoint=model.checkpoint,
             resume=model.resume,
         )
-    _warn_ending(ended)
+    _warn_ending(ended, steps)
     share = batch / surrogate.num_terms
     return Trained(
         target,
@@ -130,7 +130,14 @@ def _warn_few(steps: int, epochs: int, surrogate: NetworkSurrogate, batch: int) 
         )
 
 
-def _warn_ending(ended: Run) -> None:
+def _warn_ending(ended: Run, steps: int) -> None:
+    if ended.num_steps > steps:
+        warnings.warn(
+            f"The checkpoint is of {ended.num_steps} steps, and epochs asks for {steps}: the longer fit is returned. "
+            f"Set resume=False for a shorter one.",
+            ConvergenceWarning,
+            stacklevel=5,
+        )
     if ended.outcome is Outcome.COMPLETED:
         return
     remedy = " Set a smaller rate, or scale X and y." if ended.outcome is Outcome.NONFINITE else ""
