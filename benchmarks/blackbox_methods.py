@@ -21,9 +21,9 @@ import numpy as np
 from blackbox_rivals import batch_and_match, default_method, hessian_natural_gradient, staged_lbfgs
 
 from provi import families, targets
-from provi.algorithms.laplace import laplace_approximation
-from provi.algorithms.stochastic_natural_gradient import StochasticNaturalGradient
-from provi.data.bundled import breast_cancer
+from provi.algorithms.natural.laplace import laplace_approximation
+from provi.algorithms.natural.stochastic_natural_gradient import StochasticNaturalGradient
+from provi.data.loaders import breast_cancer
 from provi.diagnostics.exact import exact_negative_elbo
 from provi.diagnostics.optimum import linear_model_optimum
 from provi.runtime.loop import advance, initial_carry

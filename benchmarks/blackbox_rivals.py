@@ -6,13 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import optimize
 
-from provi.algorithms.laplace import laplace_approximation
-from provi.algorithms.mpsgd import MPSGD
+from provi.algorithms.natural.laplace import laplace_approximation
+from provi.algorithms.proximal.mpsgd import MPSGD
 from provi.core.lanczos import extreme_eigenvalues
-from provi.estimators.sticking_the_landing import StickingTheLanding
+from provi.estimators.reparameterised import StickingTheLanding
 from provi.families.location_scale import Gaussian
-from provi.runtime.budget import Budget
-from provi.runtime.run import run
+from provi.runtime.run import Budget, run
 from provi.schedules.batch_sizes import PolynomialBatch
 from provi.targets.whitened import WhitenedFiniteSum
 from provi.theory.mpsgd import largest_step_size

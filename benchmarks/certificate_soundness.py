@@ -26,9 +26,9 @@ import scipy
 from scipy import stats
 
 import provi
-from provi.certificates.issue import issue
-from provi.certificates.linear import linear_model_bounds
-from provi.certificates.monte_carlo import fewest_gradients
+from provi.certificates.build import issue
+from provi.certificates.linear.bounds import linear_model_bounds
+from provi.certificates.monte_carlo.bounds import fewest_gradients
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from soundness.certificate_problems import LARGE, OTHER_BASES, SMALL, black_box, problem  # noqa: E402

@@ -27,14 +27,13 @@ from scipy.stats import multivariate_normal, multivariate_t
 jax.config.update("jax_enable_x64", True)
 
 from provi.core.compilation import enable_compilation_cache  # noqa: E402
-from provi.models.corpus import Documents  # noqa: E402
-from provi.models.topics.delta import infer_delta  # noqa: E402
+from provi.models.topics.corpus import Documents  # noqa: E402
 from provi.models.topics.draws import base_draws  # noqa: E402
 from provi.models.topics.elbo import document_elbos  # noqa: E402
-from provi.models.topics.laplace import infer_laplace  # noqa: E402
 from provi.models.topics.local_steps import infer  # noqa: E402
 from provi.models.topics.mean_field import infer_mean_field, mean_field_bounds  # noqa: E402
 from provi.models.topics.model import LocalPosterior, TopicPrior  # noqa: E402
+from provi.models.topics.newton import infer_delta, infer_laplace  # noqa: E402
 
 TOPICS, LENGTHS, VOCABULARY = (3, 4, 5), (5, 20, 50, 100, 300), 40
 MODELS = (0, 1)

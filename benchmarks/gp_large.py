@@ -23,8 +23,8 @@ import numpy as np
 
 import provi
 import provi.defaults.dual
-from provi.algorithms.dual_natural_gradient import DualNaturalGradient
-from provi.algorithms.iterative_natural_gradient import IterativeNaturalGradient
+from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient
+from provi.algorithms.natural.iterative_natural_gradient import IterativeNaturalGradient
 from provi.bench.record import RESULTS, make_record
 from provi.families.dual_gaussian import DualPoint, dual_gaussian
 from provi.kernels import Matern12, SquaredExponential

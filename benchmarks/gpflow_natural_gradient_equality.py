@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.algorithms.dual_natural_gradient import DualNaturalGradient
+from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient
 from provi.bench.gp_data import GP_PROBLEMS
 from provi.bench.gp_methods import GP_METHODS
 from provi.bench.methods import run_method
@@ -25,7 +25,7 @@ from provi.families.dual_gaussian import dual_gaussian
 from provi.kernels import SquaredExponential
 from provi.targets import GaussianProcess
 from provi.targets.likelihoods import BernoulliLogit
-from provi.targets.link_moments import LinkMoments
+from provi.targets.likelihoods.moments import LinkMoments
 
 NODES, STEPS, SIZES = 20, 10, (0.25, 0.5)
 LIBRARIES = ("gpflow", "gpytorch", "gpjax")

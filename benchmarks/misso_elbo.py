@@ -10,8 +10,8 @@ jax.config.update("jax_enable_x64", True)
 
 import provi  # noqa: E402
 from provi.algorithms import MISO, MISSO  # noqa: E402
-from provi.algorithms.elbo_surrogate import block_curvatures  # noqa: E402
-from provi.data.bundled import breast_cancer  # noqa: E402
+from provi.algorithms.incremental.elbo_surrogate import block_curvatures  # noqa: E402
+from provi.data.loaders import breast_cancer  # noqa: E402
 from provi.diagnostics.exact import exact_negative_elbo  # noqa: E402
 from provi.diagnostics.optimum import linear_model_optimum  # noqa: E402
 from provi.runtime.run import run  # noqa: E402

@@ -24,7 +24,8 @@ import numpy as np
 import optax
 
 import provi
-from provi.algorithms import MISSO, PacedMISSO, adam, network_surrogate
+from provi.algorithms import MISSO, PacedMISSO, adam
+from provi.algorithms.incremental import network_surrogate
 from provi.bench.record import RESULTS, make_record
 from provi.nets import LeNet5
 from provi.targets import BayesianNetwork

@@ -35,12 +35,12 @@ import numpy as np
 import optax
 
 import provi
-from provi.algorithms import MISSO, PacedMISSO, adam, network_surrogate
+from provi.algorithms import MISSO, PacedMISSO, adam
 from provi.algorithms.base import without_guarantee
-from provi.algorithms.surrogate_table import num_bytes
-from provi.algorithms.table_memory import table_bytes
+from provi.algorithms.incremental import network_surrogate
+from provi.algorithms.incremental.surrogate_table import num_bytes, table_bytes
 from provi.bench.record import make_record
-from provi.families.parameters import AnyParameters
+from provi.families.base import AnyParameters
 from provi.nets import LeNet5, ResNet18
 from provi.runtime.loop import advance, initial_carry
 from provi.targets import BayesianNetwork

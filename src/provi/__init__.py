@@ -1,40 +1,30 @@
 """ProVI: provable variational inference on JAX.
 
 `provi.fit(target)` approximates a posterior; `provi.algorithms` holds the methods with convergence theorems,
-`provi.theory` the theorems as functions.
+`provi.theory` the theorems as functions, `provi.models` the estimators of scikit-learn's kind.
 """
 
-from provi import algorithms, data, estimators, families, kernels, schedules, targets, theory
-from provi.certificates.ledger import Certificate
-from provi.certify import certify
-from provi.core.compilation import enable_compilation_cache
-from provi.core.outcomes import Outcome
-from provi.fit import fit
-from provi.frontends import from_numpyro, from_pymc, from_stan
-from provi.result import Fit, load
-from provi.runtime.budget import Budget
+import sys
+import types
+from typing import Any
+
+from provi.core.lazy import lazy_exports
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Budget",
-    "Certificate",
-    "Fit",
-    "Outcome",
-    "__version__",
-    "algorithms",
-    "certify",
-    "data",
-    "enable_compilation_cache",
-    "estimators",
-    "families",
-    "fit",
-    "from_numpyro",
-    "from_pymc",
-    "from_stan",
-    "kernels",
-    "load",
-    "schedules",
-    "targets",
-    "theory",
-]
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)
+
+
+class _Package(types.ModuleType):
+    """`provi.fit` and `provi.certify` are functions although modules have these names.
+
+    Python sets a package's attribute to each module of it that is imported, and so would hide the functions.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("fit", "certify") and isinstance(value, types.ModuleType):
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

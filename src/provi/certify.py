@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from provi.certificates.approximations import as_gaussian
-from provi.certificates.bounds import GapBound
+from provi.certificates.bounds import GapBound, at_most
+from provi.certificates.build import issue
+from provi.certificates.certificate import Certificate, at_confidence
 from provi.certificates.comparison import difference_upper_bound, linear_difference_bound
-from provi.certificates.dual_pass import dual_negative_elbo
-from provi.certificates.issue import issue
-from provi.certificates.ledger import Certificate, at_confidence
+from provi.certificates.dual.dual_pass import dual_negative_elbo
 from provi.core.checks import check_count
-from provi.core.numbers import at_most
 from provi.core.precision import double_precision
 from provi.defaults import run_default
 from provi.defaults.answer import Request, certificate_seed
@@ -21,7 +20,7 @@ from provi.families.base import AbstractFamily
 from provi.families.dual_gaussian import DualGaussian
 from provi.families.location_scale import Gaussian
 from provi.result import Fit, Posterior
-from provi.runtime.budget import Budget, as_budget
+from provi.runtime.run import Budget, as_budget
 from provi.targets.base import AbstractTarget
 
 _REFERENCE_TOL, _DIRECT_GRADIENTS = 1e-3, 20_000

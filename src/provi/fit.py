@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, check_planned
-from provi.algorithms.laplace import value_and_gradient
-from provi.certificates.issue import issue, with_guarantee
-from provi.certificates.ledger import Certificate
+from provi.algorithms.natural.laplace import value_and_gradient
+from provi.certificates.build import issue, with_guarantee
+from provi.certificates.certificate import Certificate
 from provi.core.checks import check_count, check_positive
 from provi.core.precision import double_precision
 from provi.defaults import run_default
@@ -18,11 +18,10 @@ from provi.defaults.answer import Request, certificate_seed
 from provi.families.base import AbstractFamily
 from provi.families.dual_gaussian import DualGaussian, dual_gaussian
 from provi.families.location_scale import Gaussian, LocationScale
-from provi.report.html_call import describe_call
+from provi.report.html.call import describe_call
 from provi.result import Estimate, Fit, Posterior
-from provi.runtime.budget import Budget, as_budget
 from provi.runtime.loop import estimate_elbo
-from provi.runtime.run import Run, run
+from provi.runtime.run import Budget, Run, as_budget, run
 from provi.targets.base import AbstractTarget
 from provi.targets.gaussian_process import GaussianProcess
 from provi.theory.solution_region import smallest_scale

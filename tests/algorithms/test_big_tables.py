@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from provi.algorithms import MISO, MISSO, QuadraticSurrogate, Surrogate
-from provi.algorithms.surrogate_table import round_rows
-from provi.algorithms.table_memory import table_bytes
-from provi.families.parameters import AnyParameters
+from provi.algorithms.incremental.surrogate_table import round_rows, table_bytes
+from provi.families.base import AnyParameters
 from provi.runtime import loop, minimise_sum
 from support.statistics import assert_mean
 
@@ -115,9 +114,9 @@ def test_table_bytes_by_hand():
 def test_what_does_not_fit_is_refused_before_it_is_made(monkeypatch):
     surrogate, start = surrogate_with(None), np.ones(DIM, np.float32)
     needed = table_bytes(surrogate, jnp.asarray(start))
-    monkeypatch.setattr("provi.algorithms.table_memory.available_bytes", lambda devices: needed)
+    monkeypatch.setattr("provi.algorithms.incremental.surrogate_table.available_bytes", lambda devices: needed)
     assert minimise_sum(surrogate, start, MISSO(1, num_draws=1), seed=0, num_steps=1, progress=False).outcome.ok
-    monkeypatch.setattr("provi.algorithms.table_memory.available_bytes", lambda devices: needed - 1)
+    monkeypatch.setattr("provi.algorithms.incremental.surrogate_table.available_bytes", lambda devices: needed - 1)
     words = r"30 surrogates need .* GiB, .* GiB of it for the table, and .* GiB are there.*larger blocks.*bfloat16.*"
     with pytest.raises(ValueError, match=words + "devices.*BlockRule, or PacedMISSO with table=False"):
         minimise_sum(surrogate, start, MISSO(1, num_draws=1), seed=0, num_steps=1, progress=False)

@@ -8,12 +8,13 @@ import numpy as np
 import optax
 import pytest
 
-from provi.algorithms import MISSO, BlockRule, adagrad, adam, bayes_by_backprop, elbo_surrogate, momentum
-from provi.algorithms.incremental_state import latest_elbo
-from provi.algorithms.quadratic_surrogate import QuadraticSurrogate
+from provi.algorithms import MISSO, BlockRule, adagrad, adam, bayes_by_backprop, momentum
+from provi.algorithms.incremental import elbo_surrogate
+from provi.algorithms.incremental.incremental import latest_elbo
+from provi.algorithms.incremental.quadratic_surrogate import QuadraticSurrogate
 from provi.core.outcomes import Outcome
 from provi.families import Gaussian
-from provi.families.parameters import AnyParameters
+from provi.families.base import AnyParameters
 from provi.runtime.loop import RECOVERY
 from provi.schedules import PolynomialBatch, PolynomialStep, ReshuffledSampling
 from provi.targets import LogisticRegression

@@ -10,9 +10,9 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from scipy.special import gammaln
 
-from provi.algorithms import conjugate_svi as svi
-from provi.models.expectations import dirichlet_expected_log, dirichlet_kl
-from provi.models.gaussian_mixture_updates import GaussianMixtureModel, MixtureNatural, Rows
+from provi.algorithms.mirror import conjugate_svi as svi
+from provi.models.conjugate.expectations import dirichlet_expected_log, dirichlet_kl
+from provi.models.conjugate.gaussian_mixture_updates import GaussianMixtureModel, MixtureNatural, Rows
 
 
 class Categories(svi.AbstractConjugateModel):

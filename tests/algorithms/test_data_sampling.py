@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from provi.algorithms import ProxSGD
-from provi.algorithms.stochastic_proximal import step_gradient, step_potential
+from provi.algorithms.proximal.stochastic_proximal import step_gradient, step_potential
 from provi.estimators import Energy, Entropy
 from provi.families import Gaussian
 from provi.families.marginals import marginal_quadrature

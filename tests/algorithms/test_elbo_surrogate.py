@@ -10,8 +10,8 @@ from scipy.optimize import minimize, minimize_scalar
 
 import provi
 from provi.algorithms import MISO, MISSO
-from provi.algorithms.elbo_surrogate import block_curvatures, elbo_surrogate
-from provi.algorithms.quadratic_surrogate import QuadraticStatistics
+from provi.algorithms.incremental.elbo_surrogate import block_curvatures, elbo_surrogate
+from provi.algorithms.incremental.quadratic_surrogate import QuadraticStatistics
 from provi.families.location_scale import Point
 from provi.families.scales import Diagonal
 from provi.geometry import Ball, Box

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import provi
-from provi.algorithms.dual_natural_gradient import DualNaturalGradient
-from provi.algorithms.iterative_natural_gradient import IterativeNaturalGradient, estimated_elbo
-from provi.certificates.dual_iterative import iterative_bounds
-from provi.certificates.dual_pass import dual_negative_elbo
+from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient
+from provi.algorithms.natural.iterative_natural_gradient import IterativeNaturalGradient, estimated_elbo
+from provi.certificates.dual.bounds import iterative_bounds
+from provi.certificates.dual.dual_pass import dual_negative_elbo
 from provi.defaults import dual
 from provi.defaults.dual import SMALLEST_ITERATIVE, iterate
 from provi.families.dual_gaussian import DualPoint, dual_gaussian

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.algorithms.natural_gradient import NaturalGradient
+from provi.algorithms.natural.natural_gradient import NaturalGradient
 from provi.diagnostics import exact_negative_elbo, linear_model_optimum
 from provi.families import Gaussian, Laplace, LocationScale
 from provi.targets import LogDensity, LogisticRegression, PoissonRegression

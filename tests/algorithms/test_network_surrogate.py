@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import provi
-from provi.algorithms import MISSO, network_surrogate
-from provi.algorithms.network_surrogate import NetworkPoint
+from provi.algorithms import MISSO
+from provi.algorithms.incremental import network_surrogate
+from provi.algorithms.incremental.network_surrogate import NetworkPoint
 from provi.core.tree import inner
 from provi.targets import BayesianNetwork
 

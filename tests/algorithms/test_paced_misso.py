@@ -8,12 +8,14 @@ import numpy as np
 import optax
 import pytest
 
-from provi.algorithms import PacedMISSO, surrogate_table, table_memory
-from provi.algorithms.quadratic_surrogate import QuadraticSurrogate
+from provi.algorithms import PacedMISSO
+from provi.algorithms.incremental import surrogate_table
+from provi.algorithms.incremental import surrogate_table as table_memory
+from provi.algorithms.incremental.quadratic_surrogate import QuadraticSurrogate
 from provi.core.outcomes import Outcome
-from provi.families.parameters import AnyParameters
+from provi.families.base import AnyParameters
 from provi.runtime import loop
-from provi.runtime.donation import split
+from provi.runtime.loop import split
 from provi.schedules import UniformSampling
 from support.blocks import (
     NOISY,

@@ -11,8 +11,8 @@ from scipy.optimize import minimize
 import provi
 from provi.algorithms import PGSVI, DualNaturalGradient
 from provi.algorithms.base import without_guarantee
-from provi.algorithms.drawn_moments import ESTIMATORS, drawn_moments
-from provi.algorithms.pgsvi_spaces import SiteSpace
+from provi.algorithms.natural.pgsvi import ESTIMATORS, drawn_moments
+from provi.algorithms.natural.pgsvi_spaces import SiteSpace
 from provi.diagnostics import exact_negative_elbo
 from provi.families import DualPoint, Gaussian, dual_gaussian
 from provi.kernels import SquaredExponential

@@ -8,8 +8,7 @@ import pytest
 from scipy import optimize
 
 from provi.algorithms import KLToPrior, Penalty
-from provi.algorithms.damped_newton import damped_newton
-from provi.algorithms.proximal_step import proximal_step
+from provi.algorithms.mirror.step import damped_newton, proximal_step
 from provi.families.exponential import (
     Bernoulli,
     Categorical,

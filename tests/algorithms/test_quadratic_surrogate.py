@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from provi.algorithms import MISO, MISSO
-from provi.algorithms.quadratic_surrogate import QuadraticSurrogate
+from provi.algorithms.incremental.quadratic_surrogate import QuadraticSurrogate
 from provi.geometry import Ball, Box
 from support.statistics import assert_mean
 

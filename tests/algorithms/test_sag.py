@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from provi.algorithms import SAG
-from provi.algorithms.quadratic_surrogate import QuadraticSurrogate
+from provi.algorithms.incremental.quadratic_surrogate import QuadraticSurrogate
 from provi.core.outcomes import Outcome
-from provi.families.parameters import AnyParameters
+from provi.families.base import AnyParameters
 from support.blocks import (
     NOISY,
     START,

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.algorithms import site_table
-from provi.algorithms.site_table import SiteTable
+from provi.algorithms.natural import site_table
+from provi.algorithms.natural.site_table import SiteTable
 from provi.families import Gaussian, Laplace, LocationScale
 from provi.targets import LogDensity
 from support.linear_models import DIM, check_stationary, linear_model, moments

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import provi
-from provi.algorithms.sparse_learning import (
+from provi.algorithms.natural.sparse_learning import (
     batch_energy,
     initial_hyperparameters,
     learn_sparse_hyperparameters,

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from provi.algorithms.base import without_guarantee
-from provi.algorithms.laplace import laplace_approximation
-from provi.algorithms.signal_filter import SignalFilter, best_step
-from provi.algorithms.stochastic_natural_gradient import StochasticNaturalGradient
-from provi.data.bundled import breast_cancer
+from provi.algorithms.natural.laplace import laplace_approximation
+from provi.algorithms.natural.stochastic_natural_gradient import SignalFilter, StochasticNaturalGradient, best_step
+from provi.data.loaders import breast_cancer
 from provi.diagnostics.exact import exact_negative_elbo
 from provi.diagnostics.optimum import linear_model_optimum
 from provi.estimators.whitened_residuals import PAIRS_AT_ONCE, residual_moments, whole_draws

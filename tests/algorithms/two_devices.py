@@ -9,11 +9,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from provi.algorithms import MISSO, network_surrogate
-from provi.algorithms.quadratic_surrogate import AbstractQuadratic, Expansion
-from provi.algorithms.table_memory import table_bytes
+from provi.algorithms import MISSO
+from provi.algorithms.incremental import network_surrogate
+from provi.algorithms.incremental.quadratic_surrogate import AbstractQuadratic, Expansion
+from provi.algorithms.incremental.surrogate_table import table_bytes
 from provi.core.precision import double_precision
-from provi.families.parameters import AnyParameters
+from provi.families.base import AnyParameters
 from provi.runtime import loop, minimise_sum
 from provi.schedules import UniformSampling
 from provi.targets import BayesianNetwork

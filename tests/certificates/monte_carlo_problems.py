@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.certificates.monte_carlo import NAMES, monte_carlo_bounds
+from provi.certificates.monte_carlo.bounds import NAMES, monte_carlo_bounds
 from provi.diagnostics import exact_negative_elbo, linear_model_optimum
 from provi.families import Laplace, LocationScale, Normal
 from provi.targets import LinearRegression, LogDensity, LogisticRegression, PoissonRegression

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from certificates.monte_carlo_problems import LOGISTIC
-from provi.certificates.batch_minima import minimise_batches
-from provi.certificates.batch_sums import batch_means
-from provi.certificates.log_det_ball import in_metric_of, log_det_gap_in_ball, next_centre
-from provi.certificates.whitened_frame import whitened_frame
+from provi.certificates.monte_carlo.batch_minima import minimise_batches
+from provi.certificates.monte_carlo.batch_sums import batch_means
+from provi.certificates.monte_carlo.check_values import in_metric_of, log_det_gap_in_ball, next_centre
+from provi.certificates.monte_carlo.whitened_frame import whitened_frame
 from provi.families import LocationScale, Normal
 
 

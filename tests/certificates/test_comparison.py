@@ -11,7 +11,7 @@ from provi.certificates.comparison import difference_upper_bound, linear_differe
 from provi.diagnostics import exact_negative_elbo
 from provi.families import Gaussian, Laplace, LocationScale
 from provi.targets import LogDensity, LogisticRegression
-from provi.targets.link_moments import LARGEST_DEVIATION
+from provi.targets.likelihoods.moments import LARGEST_DEVIATION
 from support.linear_models import DIM, KINDS, linear_model, objective
 
 FAMILY = Gaussian(DIM)

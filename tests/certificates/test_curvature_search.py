@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.certificates.curvature_search import find_negative_curvature
+from provi.certificates.monte_carlo.convexity import find_negative_curvature
 from provi.families import LocationScale
 from provi.targets import Gaussian, LogDensity, LogisticRegression
 

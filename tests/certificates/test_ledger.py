@@ -10,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from provi.certificates.bounds import GapBound
-from provi.certificates.counterexample import Counterexample
-from provi.certificates.ledger import Assumption, Certificate, at_confidence
+from provi.certificates.certificate import Assumption, Certificate, Counterexample, at_confidence
 from provi.certificates.posterior import PosteriorBound
 
 BOUNDS = (

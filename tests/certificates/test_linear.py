@@ -8,7 +8,7 @@ import pytest
 from scipy import optimize
 
 from provi.certificates.bounds import log_det_gap, log_det_gap_from_norm
-from provi.certificates.linear import (
+from provi.certificates.linear.bounds import (
     NAMES,
     linear_model_bounds,
     linearisation_bound,
@@ -18,7 +18,7 @@ from provi.certificates.linear import (
     prior_part,
     strong_convexity_bound,
 )
-from provi.certificates.linear_pass import whitened_pass
+from provi.certificates.linear.whitened_pass import whitened_pass
 from provi.diagnostics import linear_model_optimum
 from provi.families import Gaussian, Laplace, LocationScale, StudentT
 from support.linear_models import DIM, best_gaussian, gradients, linear_model, objective

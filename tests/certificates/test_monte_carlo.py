@@ -11,7 +11,7 @@ from certificates.monte_carlo_problems import (
     problem,
     values,
 )
-from provi.certificates.monte_carlo import NAMES, monte_carlo_bounds
+from provi.certificates.monte_carlo.bounds import NAMES, monte_carlo_bounds
 from provi.families import LocationScale
 from provi.targets import Gaussian
 

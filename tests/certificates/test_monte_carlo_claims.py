@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from certificates.monte_carlo_problems import LOGISTIC, logistic_density, near_optimum
-from provi.certificates.batch_sums import batch_means
-from provi.certificates.monte_carlo import NAMES, monte_carlo_bounds
+from provi.certificates.monte_carlo.batch_sums import batch_means
+from provi.certificates.monte_carlo.bounds import NAMES, monte_carlo_bounds
 from provi.families import LocationScale
 from provi.targets import LogDensity, PoissonRegression
 

@@ -14,7 +14,7 @@ from certificates.monte_carlo_problems import (
     problem,
     values,
 )
-from provi.certificates.monte_carlo import NAMES, monte_carlo_bounds
+from provi.certificates.monte_carlo.bounds import NAMES, monte_carlo_bounds
 from provi.diagnostics import exact_negative_elbo, linear_model_optimum
 from provi.families import LocationScale
 from provi.targets import Gaussian, LogDensity, LogisticRegression

@@ -11,15 +11,15 @@ from scipy import special
 
 from provi.algorithms import NaturalGradient, SiteTable
 from provi.certificates.comparison import linear_difference_bound
-from provi.certificates.linear import NAMES, linear_model_bounds
-from provi.certificates.linear_pass import local_curvature, smoothed_moments, whitened_pass
-from provi.certificates.tail_audit import unseen_share_of_rows
+from provi.certificates.linear.bounds import NAMES, linear_model_bounds
+from provi.certificates.linear.whitened_pass import local_curvature, smoothed_moments, whitened_pass
+from provi.certificates.monte_carlo.tail_audit import unseen_share_of_rows
 from provi.diagnostics import exact_negative_elbo, linear_model_optimum
 from provi.families import Gaussian
 from provi.runtime.run import run
 from provi.targets import GaussianPrior
 from provi.targets.likelihoods import BernoulliLogit, GaussianNoise, Poisson
-from provi.targets.linear_models import AbstractLinearModel
+from provi.targets.linear_model import AbstractLinearModel
 
 NODES = np.linspace(-12, 12, 1201)
 WEIGHTS = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()

@@ -10,7 +10,7 @@ from rich.console import Console
 import provi as library
 from provi.cli.answer import print_plain
 from provi.cli.table_data import Model, TableOptions, read_data
-from provi.models.gp_hyperparameters import learn_hyperparameters
+from provi.models.gp.hyperparameters import learn_hyperparameters
 from provi.targets.likelihoods import GaussianNoise
 
 RESPONSES = "died,visits,score"

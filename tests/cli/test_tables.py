@@ -6,8 +6,7 @@ import gzip
 import numpy as np
 import pytest
 
-from provi.data.encoding import encode_features
-from provi.data.responses import binary_response
+from provi.data.encoding import binary_response, encode_features
 from provi.data.tables import MISSING, is_missing, read_table
 
 

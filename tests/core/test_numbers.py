@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from provi.core.numbers import at_most
+from provi.certificates.bounds import at_most
 
 
 @pytest.mark.parametrize(

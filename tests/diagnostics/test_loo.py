@@ -13,7 +13,7 @@ from provi.diagnostics import leave_one_out
 from provi.diagnostics.pareto import usable_k
 from provi.families import Gaussian
 from provi.result import Posterior
-from provi.result.cross_validation import cross_validate
+from provi.result.fit import cross_validate
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(30, 3))

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from provi.diagnostics.noise_audit import audit_gradient_noise
-from provi.diagnostics.noise_bounds import noise_bounds
+from provi.diagnostics.noise_audit import audit_gradient_noise, noise_bounds
 from provi.families import Gaussian, LocationScale, StudentT, Uniform
 from provi.targets import Gaussian as GaussianTarget
 from provi.targets import LogDensity, LogisticRegression

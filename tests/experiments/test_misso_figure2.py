@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.algorithms.network_surrogate import NetworkPoint, network_surrogate
+from provi.algorithms.incremental.network_surrogate import NetworkPoint, network_surrogate
 from provi.experiments import EXPERIMENTS, misso_figure2a, misso_figure2b
 from provi.experiments.network_claims import compare, figure2a_claims, figure2b_claims
 from provi.experiments.network_curves import Curve, at_rate, best, curves_of, read_curves
@@ -31,7 +31,7 @@ from provi.experiments.network_methods import (
 from provi.experiments.network_picture import LOOKS
 from provi.experiments.network_problem import in_products, small_problem
 from provi.experiments.report import write_rows
-from provi.families.parameters import AnyParameters
+from provi.families.base import AnyParameters
 from provi.nets import LeNet5
 from provi.runtime import run
 

@@ -22,7 +22,7 @@ from provi.families.exponential import (
     least_fisher_eigenvalue,
 )
 from provi.families.exponential.dirichlet import inverse_digamma
-from provi.families.exponential.polygamma import polygamma
+from provi.families.exponential.gamma import polygamma
 from support.statistics import assert_mean
 
 FAMILIES = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import provi
-from provi.certificates import counterexample as counterexample_room
+from provi.certificates import certificate as counterexample_room
 from provi.targets import LogDensity
 from support.linear_models import DIM, best_gaussian, linear_model, objective
 

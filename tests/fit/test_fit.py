@@ -10,11 +10,11 @@ import optax
 import pytest
 
 import provi
-from provi.certificates.issue import issue, with_guarantee
+from provi.certificates.build import issue, with_guarantee
 from provi.diagnostics.exact import exact_negative_elbo
 from provi.diagnostics.optimum import linear_model_optimum
 from provi.fit import _check_arguments
-from provi.runtime.budget import as_budget
+from provi.runtime.run import as_budget
 from provi.schedules import ConstantStep, UniformSampling
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

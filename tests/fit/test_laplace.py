@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.algorithms.laplace import laplace_approximation
+from provi.algorithms.natural.laplace import laplace_approximation
 from provi.targets import LinearRegression, LogDensity, LogisticRegression
 
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from provi.families import Laplace, LocationScale, Normal, StudentT, Uniform
-from provi.families.quantiles import marginal_quantile
+from provi.families.bases import marginal_quantile
 from provi.result import Posterior
 from support.statistics import assert_mean
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.frontends.affine import Form, forms
+from provi.frontends.recognise.affine import Form, forms
 
 X = np.random.default_rng(0).normal(size=(5, 4))
 GROUPS = np.array([0, 1, 1, 3, 2])

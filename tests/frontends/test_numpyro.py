@@ -16,7 +16,7 @@ from numpyro.contrib.control_flow import scan  # noqa: E402
 from numpyro.infer.util import log_density  # noqa: E402
 
 import provi  # noqa: E402
-from provi.targets.constraints import read_constraints  # noqa: E402
+from provi.targets.transforms.constraints import read_constraints  # noqa: E402
 
 RNG = np.random.default_rng(0)
 SIGMA = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])

@@ -13,8 +13,8 @@ with warnings.catch_warnings():
     pm = pytest.importorskip("pymc")
 
 import provi  # noqa: E402
-from provi.frontends.pymc_glm import recognise  # noqa: E402
-from provi.frontends.pymc_program import PyMCProgram  # noqa: E402
+from provi.frontends.pymc.front_end import recognise  # noqa: E402
+from provi.frontends.pymc.program import PyMCProgram  # noqa: E402
 
 RNG = np.random.default_rng(1)
 N = 30

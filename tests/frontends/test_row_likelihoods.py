@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 import provi
-from provi.frontends.row_likelihoods import BinomialRows, PoissonRows, row_numbers
+from provi.frontends.recognise.row_likelihoods import BinomialRows, PoissonRows, row_numbers
 
 RNG = np.random.default_rng(0)
 OFFSET = RNG.normal(size=6)

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 import provi
-from provi.frontends.stan_bridge import BridgeStanEngine
+from provi.frontends.stan.engine import BridgeStanEngine
 from support.stan_bridge import StanModel, install_stand_in
 
 DATA = {"y": np.array([0.5, 1.5])}
@@ -94,7 +94,7 @@ def test_without_its_sources_bridgestan_says_how_to_get_them(monkeypatch):
 
 
 def test_without_either_engine(monkeypatch):
-    monkeypatch.setattr("provi.frontends.stan.has_sources", lambda: False)
-    monkeypatch.setattr("provi.frontends.stan.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("provi.frontends.stan.front_end.has_sources", lambda: False)
+    monkeypatch.setattr("provi.frontends.stan.front_end.importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"provi\[stan\].*bridgestan"):
         provi.from_stan("model {}", DATA)

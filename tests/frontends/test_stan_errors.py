@@ -34,7 +34,7 @@ def test_the_first_point_is_searched_for_or_asked_for():
 
 
 def test_the_compiled_program_is_kept_and_a_running_event_loop_does_not_matter(monkeypatch, tmp_path):
-    monkeypatch.setattr("provi.frontends.stan_build._compile", None)  # a second build would fail
+    monkeypatch.setattr("provi.frontends.stan.build._compile", None)  # a second build would fail
     path = tmp_path / "program.stan"
     path.write_text(CODE)
 

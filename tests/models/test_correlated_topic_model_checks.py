@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 from provi.models import CorrelatedTopicModel
-from provi.report import topics as pictures
+from provi.models.topics import plots as pictures
 
 NAMES = "cell gene protein virus galaxy orbit planet star crop field seed soil".split()
 COUNTS = sp.csr_matrix(np.random.default_rng(0).poisson(0.9, (60, len(NAMES))).astype(float))

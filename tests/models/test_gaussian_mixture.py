@@ -223,7 +223,7 @@ def test_bad_arguments_are_named(options, data, message):
 
 
 def test_without_scikit_learn_the_error_names_the_extra(monkeypatch):
-    monkeypatch.delitem(sys.modules, "provi.models.gaussian_mixture")
+    monkeypatch.delitem(sys.modules, "provi.models.conjugate.gaussian_mixture")
     monkeypatch.setitem(sys.modules, "sklearn.base", None)
     models = importlib.reload(sys.modules["provi.models"])
     with pytest.raises(ImportError, match=r"pip install 'provi\[models\]'"):

@@ -9,8 +9,8 @@ import pytest
 from provi.families.dual_gaussian import DualPoint
 from provi.kernels import Constant, SquaredExponential
 from provi.kernels.base import AbstractKernel
-from provi.models.gp_hyperparameters import learn_hyperparameters
-from provi.models.gp_value_function import (
+from provi.models.gp.hyperparameters import (
+    learn_hyperparameters,
     learnt_numbers,
     log_hyperparameters,
     value_and_gradient,

@@ -9,7 +9,7 @@ from sklearn.decomposition import LatentDirichletAllocation as TheirAllocation
 from sklearn.utils.estimator_checks import check_estimator
 
 from provi.models import LatentDirichletAllocation
-from provi.models.corpus import MOST_BUCKETS, bucket_documents
+from provi.models.topics.corpus import MOST_BUCKETS, bucket_documents
 
 TOPICS, WORDS, DOCUMENTS = 3, 30, 90
 PRIORS = dict(doc_topic_prior=0.2, topic_word_prior=0.05)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from provi.nets import Conv2d
-from provi.nets.flat_network import flatten_network
-from provi.nets.layer_uses import used_once
+from provi.nets.flat_network import flatten_network, used_once
 from provi.nets.noise import noisy_outputs
 
 

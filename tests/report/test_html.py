@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 import provi
-from provi.certificates.bounds import GapBound
-from provi.certificates.issue import issue
-from provi.certificates.ledger import Assumption
-from provi.core.numbers import at_most
+from provi.certificates.bounds import GapBound, at_most
+from provi.certificates.build import issue
+from provi.certificates.certificate import Assumption
 from provi.diagnostics import importance_diagnostics
 from provi.families import Gaussian
-from provi.report.html import render_report
-from provi.report.html_call import describe_call, fingerprint
-from provi.report.html_verdict import verdict
+from provi.report.html.call import describe_call, fingerprint
+from provi.report.html.page import render_report
+from provi.report.html.verdict import verdict
 from provi.result import Posterior
 from provi.runtime.history import History
 from support.html_page import (

@@ -5,7 +5,7 @@ import pytest
 
 import provi
 from provi.families import Gaussian
-from provi.report.html_call import describe_call, fingerprint
+from provi.report.html.call import describe_call, fingerprint
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ import pytest
 
 import provi
 from provi.certificates.bounds import GapBound
-from provi.certificates.ledger import Assumption, Certificate
+from provi.certificates.certificate import Assumption, Certificate
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.pareto import tail_advice
 from provi.families import Gaussian, LocationScale, StudentT
-from provi.report.html_verdict import distance_words, family_words, verdict
+from provi.report.html.verdict import distance_words, family_words, verdict
 from provi.result import Estimate, Fit, Posterior
 from provi.runtime.history import History
 

@@ -10,11 +10,11 @@ import pytest
 from scipy import stats
 
 import provi
-from provi.certificates.ledger import Certificate
+from provi.certificates.certificate import Certificate
 from provi.diagnostics.noise_audit import EstimatorNoise, NoiseAudit
 from provi.families import Gaussian, LocationScale, StudentT, Uniform
-from provi.report.plots import plot_bound, plot_noise
-from provi.report.plots_posterior import plot_correlation_matrix, plot_intervals, plot_marginals, shortened
+from provi.report.plots.posterior import plot_correlation_matrix, plot_intervals, plot_marginals, shortened
+from provi.report.plots.run import plot_bound, plot_noise
 from provi.result import Estimate, Fit, Posterior
 from provi.runtime.history import FIELDS, History
 

@@ -9,11 +9,10 @@ import pytest
 from scipy import stats
 
 from provi.families import Gaussian
-from provi.report.plots_marginals import model_marginals, reference_columns
-from provi.report.plots_posterior import plot_intervals, plot_marginals
+from provi.report.plots.marginals import model_marginals, reference_columns
+from provi.report.plots.posterior import plot_intervals, plot_marginals
 from provi.result import Posterior
-from provi.result.model_space import summarise_model_space
-from provi.result.summary import Summary
+from provi.result.summary import Summary, summarise_model_space
 from support.statistics import assert_mean
 
 MEAN, COVARIANCE = np.array([0.3, 1.0, -2.0]), np.array([[0.25, 0.1, 0.0], [0.1, 1.0, -0.3], [0.0, -0.3, 4.0]])

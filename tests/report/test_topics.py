@@ -8,8 +8,8 @@ import pytest
 from matplotlib.colors import same_color, to_rgba
 from matplotlib.patches import Circle
 
+from provi.models.topics.plots import plot_correlations, plot_topics
 from provi.report.style import PALETTE
-from provi.report.topics import plot_correlations, plot_topics
 
 
 @pytest.fixture(autouse=True)

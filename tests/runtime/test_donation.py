@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.algorithms import MISO, QuadraticSurrogate, Surrogate, surrogate_table
-from provi.algorithms.table_memory import table_bytes
+from provi.algorithms import MISO, QuadraticSurrogate, Surrogate
+from provi.algorithms.incremental import surrogate_table
+from provi.algorithms.incremental.surrogate_table import table_bytes
 from provi.core.outcomes import Outcome
-from provi.families.parameters import AnyParameters
+from provi.families.base import AnyParameters
 from provi.runtime import loop, minimise_sum
-from provi.runtime.donation import interrupts_wait, is_lost, split
+from provi.runtime.loop import interrupts_wait, is_lost, split
 
 driver = importlib.import_module("provi.runtime.run")
 TERMS, DIM = 64, 5000

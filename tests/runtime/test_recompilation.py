@@ -21,7 +21,7 @@ from provi.schedules import (
     UniformSampling,
 )
 from provi.targets import AbstractFiniteSum, LogisticRegression
-from provi.targets.constants import Constants, proven
+from provi.targets.base import Constants, proven
 
 TRACES = []
 

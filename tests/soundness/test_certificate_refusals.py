@@ -7,7 +7,7 @@ import pytest
 from scipy import optimize, stats
 
 import provi
-from provi.certificates.issue import issue
+from provi.certificates.build import issue
 from provi.families import LocationScale
 from provi.targets import LogDensity
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from provi.certificates.issue import issue
-from provi.certificates.linear import linear_model_bounds
+from provi.certificates.build import issue
+from provi.certificates.linear.bounds import linear_model_bounds
 from provi.diagnostics import exact_negative_elbo
 from provi.families import Point
 from provi.families.scales import Diagonal, Triangular

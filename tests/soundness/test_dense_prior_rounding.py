@@ -16,8 +16,8 @@ import pytest
 
 from provi import kernels
 from provi.certificates.comparison import linear_difference_bound
-from provi.certificates.dual_iterative import iterative_bounds
-from provi.certificates.linear import linear_model_bounds
+from provi.certificates.dual.bounds import iterative_bounds
+from provi.certificates.linear.bounds import linear_model_bounds
 from provi.families import DualPoint, Gaussian, dual_gaussian
 from provi.families.site_solver import site_solver
 from provi.targets import GaussianProcess, GeneralisedLinearModel

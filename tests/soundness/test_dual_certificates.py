@@ -15,9 +15,9 @@ import pytest
 import provi
 from provi import kernels
 from provi.algorithms import DualNaturalGradient
-from provi.certificates.dual import dual_bounds
-from provi.certificates.dual_pass import dual_negative_elbo
-from provi.certificates.dual_posterior import dual_posterior_bound
+from provi.certificates.dual.bounds import dual_bounds
+from provi.certificates.dual.dual_pass import dual_negative_elbo
+from provi.certificates.posterior import dual_posterior_bound
 from provi.defaults.dual_start import first_point
 from provi.families import DualPoint, dual_gaussian
 from provi.result import Posterior

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from provi.algorithms.proj_sgd_theorems import plan_proj_sgd
+from provi.algorithms.proximal.proj_sgd import plan_proj_sgd
 from provi.core.tree import add_scaled, squared_norm, subtract
 from provi.diagnostics import linear_model_optimum
 from provi.estimators import Energy, Entropy, StickingTheLanding

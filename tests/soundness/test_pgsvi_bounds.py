@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.algorithms.proximal_gradient import ProximalGradient
-from provi.algorithms.proximal_split import KLToPrior, Split
+from provi.algorithms.mirror.proximal_gradient import ProximalGradient
+from provi.algorithms.mirror.split import KLToPrior, Split
 from provi.families.exponential import Bernoulli, DiagonalGaussian
 from provi.geometry.divergences import KL
 from provi.theory import pgsvi, strong_growth

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms import QuadraticSurrogate
-from provi.families.parameters import AnyParameters
+from provi.families.base import AnyParameters
 from provi.runtime import run
 from provi.schedules.sampling import AbstractSampling
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.models.corpus import Documents
+from provi.models.topics.corpus import Documents
 from provi.models.topics.model import TopicPrior
 
 LENGTHS = (0, 1, 12, 60, 20_000)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from provi.targets import Constants
-from provi.targets.constants import declared, estimated, outer_spectrum, proven, unknown, violated
+from provi.targets.base import declared, estimated, outer_spectrum, proven, unknown, violated
 
 
 def test_constructors_set_the_status():

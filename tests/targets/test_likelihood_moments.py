@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from provi.targets.link_moments import LARGEST_DEVIATION
+from provi.targets.likelihoods.moments import LARGEST_DEVIATION
 from support.likelihoods import MEMBERS, WIDTH, bend, everything, gaussian_mean, grid, log_density, slope
 from support.members import quick_jit
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import special
 
 from provi.targets import LinearRegression, LogisticRegression, PoissonRegression, ProbitRegression
-from provi.targets.link_moments import LARGEST_DEVIATION, quadrature_moments, trapezoid_rule
+from provi.targets.likelihoods.moments import LARGEST_DEVIATION, quadrature_moments, trapezoid_rule
 from support.members import quick_jit
 
 ROW = np.ones((1, 1))

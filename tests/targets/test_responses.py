@@ -125,7 +125,7 @@ def test_sparse_process_integrates_its_own_noise(stream):
 def test_rows_in_several_blocks_are_the_rows_in_one(monkeypatch):
     target = MODELS[0]
     whole = target.log_likelihood(Z)["y"]
-    monkeypatch.setattr("provi.targets.responses.block_size", lambda target: 5)
+    monkeypatch.setattr("provi.targets.linear_model.block_size", lambda target: 5)
     np.testing.assert_allclose(target.log_likelihood(Z)["y"], whole, rtol=1e-12)
     drawn = target.predict(np.tile(Z[0], (5000, 1)), 0)["y"]
     assert_mean(drawn, 1 / (1 + np.exp(-X @ Z[0])))

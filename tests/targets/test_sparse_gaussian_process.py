@@ -8,13 +8,13 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.stats import multivariate_normal
 
 import provi
-from provi.certificates.linear import linear_model_bounds
+from provi.certificates.linear.bounds import linear_model_bounds
 from provi.core.memory import available_bytes
 from provi.diagnostics import exact_negative_elbo
 from provi.families import Gaussian, Laplace, LocationScale
 from provi.families.location_scale import Point
 from provi.kernels import Matern32, SquaredExponential
-from provi.targets import row_blocks
+from provi.targets import linear_model as row_blocks
 from provi.targets import sparse_gaussian_process as module
 from provi.targets.likelihoods import GaussianNoise, StudentT
 from provi.targets.sparse_gaussian_process import SparseGaussianProcess

@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from provi.targets import LogDensity, interval
-from provi.targets.constraints import read_constraints
-from provi.targets.transforms import HalfLine, Interval, Real
-from provi.targets.vector_transforms import CorrelationCholesky, CorrelationMatrix, Ordered, Simplex
+from provi.targets.transforms.constraints import read_constraints
+from provi.targets.transforms.scalar import HalfLine, Interval, Real
+from provi.targets.transforms.vector import CorrelationCholesky, CorrelationMatrix, Ordered, Simplex
 
 LOWER = np.tril_indices(4, -1)
 CASES = {

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 from equinox import AbstractVar
 
-from provi.certificates.guarantee import Guarantee
+from provi.algorithms.guarantee import Guarantee
 from provi.core.types import Count, RandomKey, Scalar
 from provi.families.base import AbstractFamily
 from provi.schedules.batch_sizes import AbstractBatchSize

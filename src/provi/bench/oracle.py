@@ -8,7 +8,7 @@ from provi.bench.protocol import Problem
 from provi.diagnostics.exact import exact_negative_elbo
 from provi.diagnostics.optimum import linear_model_optimum
 from provi.families.location_scale import Gaussian, LocationScale
-from provi.targets.logistic_regression import LogisticRegression
+from provi.targets.regressions import LogisticRegression
 
 
 @dataclasses.dataclass(frozen=True)

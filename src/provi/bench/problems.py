@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from provi.bench.protocol import Problem
-from provi.data.bundled import breast_cancer as breast_cancer_table
+from provi.data.loaders import breast_cancer as breast_cancer_table
 from provi.data.loaders import load
 
 

@@ -1,8 +1,5 @@
 """What a fit can say about itself: bounds with their grounds, assumptions with their status."""
 
-from provi.certificates.bounds import GapBound
-from provi.certificates.issue import issue
-from provi.certificates.ledger import Assumption, Certificate
-from provi.certificates.posterior import PosteriorBound
+from provi.core.lazy import lazy_exports
 
-__all__ = ["Assumption", "Certificate", "GapBound", "PosteriorBound", "issue"]
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

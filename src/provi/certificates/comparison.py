@@ -12,13 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.certificates.confidence import mean_upper_bound
-from provi.certificates.linear_pass import line_arguments, moments_and_errors, row_rounding, square_root
-from provi.certificates.prior_rounding import whitened_prior
+from provi.certificates.linear.whitened_pass import (
+    line_arguments,
+    moments_and_errors,
+    row_rounding,
+    square_root,
+    whitened_prior,
+)
+from provi.certificates.monte_carlo.confidence import mean_upper_bound
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget
-from provi.targets.linear_models import AbstractLinearModel
-from provi.targets.row_blocks import Rows, keep, sum_over_rows
+from provi.targets.linear_model import AbstractLinearModel, Rows, keep, sum_over_rows
 
 NUM_BATCHES, _PAIRS = 64, 16
 

@@ -11,8 +11,8 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from provi.certificates.ledger import Certificate
-from provi.core.numbers import at_most
+from provi.certificates.bounds import at_most
+from provi.certificates.certificate import Certificate
 
 CERTIFIED, NOT_CERTIFIED = 0, 1
 _WIDTH, _NARROWEST = 118, 80

@@ -82,7 +82,7 @@ def demo(output: Output = Path("out"), seed: Seed = 0) -> None:
       provi demo
       provi demo --output pictures
     """
-    from provi.demo import demo as run_demo
+    from provi.cli.demo import demo as run_demo
 
     output.mkdir(parents=True, exist_ok=True)  # before the work: a folder that cannot be made is bad input
     run_demo(output, seed)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from provi.cli.table_data import Model
-from provi.runtime.budget import Budget
+from provi.runtime.run import Budget
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the files that are written.")]
 

@@ -10,8 +10,15 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from provi.data.encoding import Features, check_category, encode_features
-from provi.data.responses import Response, binary_response, count_response, standardised_response
+from provi.data.encoding import (
+    Features,
+    Response,
+    binary_response,
+    check_category,
+    count_response,
+    encode_features,
+    standardised_response,
+)
 from provi.data.tables import Columns, as_number, is_missing, is_numeric, read_table
 
 _LISTED, _LARGEST_TABLE = 12, 40

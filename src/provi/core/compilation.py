@@ -12,6 +12,8 @@ import numpy as np
 from jax.core import Tracer
 from jax.experimental.compilation_cache import compilation_cache
 
+from provi.core.checks import check_count
+
 _SMALLEST_SECONDS = 0.1
 
 _SMALL = 10_000
@@ -99,3 +101,17 @@ def enable_compilation_cache(folder: str | Path | None = None) -> Path:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _SMALLEST_SECONDS)
     compilation_cache.reset_cache()  # JAX decides at the first compilation whether there is a cache
     return chosen
+
+
+# Sizes rounded up, so that data of similar size share one compiled program.
+
+
+def padded_size(size: int, smallest: int) -> int:
+    """`size` rounded up to a multiple of `smallest`, or of an eighth of its power of two if that is more.
+
+    At most an eighth is wasted on large sizes, and between n and 2n there are at most eight programs to compile.
+    """
+    step = smallest
+    while 16 * step <= check_count("size", size, minimum=0):
+        step *= 2
+    return max(step, -(-size // step) * step)

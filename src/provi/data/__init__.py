@@ -1,7 +1,5 @@
 """Data sets, through loaders."""
 
-from provi.data.bundled import Table, breast_cancer
-from provi.data.loaders import Dataset, load, path
-from provi.data.sources import SOURCES, Source
+from provi.core.lazy import lazy_exports
 
-__all__ = ["SOURCES", "Dataset", "Source", "Table", "breast_cancer", "load", "path"]
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

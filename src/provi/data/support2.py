@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from provi.data.bundled import Table
-from provi.data.loaders import load
+from provi.data.loaders import Table, load
 
 SKEWED = ("wblc", "alb", "bili", "crea", "glucose", "bun")
 """Right-skewed columns (skewness of 1.9 to 4.9) that are nearly symmetric in logarithms, or at least nearer.

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from provi.certificates.ledger import Certificate
-from provi.runtime.budget import Budget
-from provi.runtime.run import Run
+from provi.certificates.certificate import Certificate
+from provi.runtime.run import Budget, Run
 
 
 @dataclasses.dataclass(frozen=True)

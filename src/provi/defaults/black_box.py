@@ -9,18 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.algorithms.laplace import laplace_approximation
-from provi.algorithms.stochastic_natural_gradient import StochasticNaturalGradient
-from provi.certificates.confidence import spend
-from provi.certificates.issue import DEFAULT_GRADIENTS, issue
-from provi.certificates.ledger import Certificate, at_confidence
-from provi.core.numbers import at_most
+from provi.algorithms.natural.laplace import laplace_approximation
+from provi.algorithms.natural.stochastic_natural_gradient import StochasticNaturalGradient
+from provi.certificates.bounds import at_most
+from provi.certificates.build import DEFAULT_GRADIENTS, issue
+from provi.certificates.certificate import Certificate, at_confidence
+from provi.certificates.monte_carlo.confidence import spend
 from provi.core.outcomes import Outcome
 from provi.defaults.answer import Answer, Request, certificate_seed
 from provi.families.location_scale import LocationScale, Point
-from provi.runtime.budget import Budget
 from provi.runtime.loop import estimate_elbo
-from provi.runtime.run import Run, run
+from provi.runtime.run import Budget, Run, run
 from provi.schedules.stationarity import StationarityRule
 from provi.targets.base import AbstractTarget
 

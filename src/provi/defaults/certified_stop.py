@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from provi.certificates.bounds import GapBound
-from provi.certificates.issue import issue
-from provi.core.numbers import at_most
+from provi.certificates.bounds import GapBound, at_most
+from provi.certificates.build import issue
 from provi.core.outcomes import Outcome
 from provi.defaults.answer import Answer, Request, certificate_seed
 from provi.runtime.run import run

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from provi.certificates.issue import LARGEST_LINEAR
+from provi.certificates.build import LARGEST_LINEAR
 from provi.defaults.answer import Answer, Request
 from provi.defaults.black_box import fit_black_box
 from provi.defaults.dual import fit_dual
@@ -13,7 +13,7 @@ from provi.families.bases import Normal
 from provi.families.dual_gaussian import DualGaussian
 from provi.families.location_scale import LocationScale
 from provi.targets.base import AbstractTarget
-from provi.targets.linear_models import AbstractLinearModel
+from provi.targets.linear_model import AbstractLinearModel
 
 
 def run_default(target: AbstractTarget, family: AbstractFamily, start: Any, request: Request) -> Answer:

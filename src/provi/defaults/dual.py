@@ -6,11 +6,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from provi.algorithms.dual_natural_gradient import DualNaturalGradient
-from provi.algorithms.iterative_natural_gradient import IterativeNaturalGradient, estimated_elbo
+from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient
+from provi.algorithms.natural.iterative_natural_gradient import IterativeNaturalGradient, estimated_elbo
 from provi.certificates.bounds import GapBound
-from provi.certificates.dual import dual_bounds
-from provi.certificates.dual_iterative import iterative_bounds
+from provi.certificates.dual.bounds import dual_bounds, iterative_bounds
 from provi.core.memory import available_bytes
 from provi.defaults.answer import Answer, Request
 from provi.defaults.certified_stop import CertifiedStop, run_certified

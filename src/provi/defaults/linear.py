@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from provi.algorithms.natural_gradient import NaturalGradient
+from provi.algorithms.natural.natural_gradient import NaturalGradient
 from provi.certificates.bounds import GapBound
-from provi.certificates.linear import linear_model_bounds
+from provi.certificates.linear.bounds import linear_model_bounds
 from provi.defaults.answer import Answer, Request
 from provi.defaults.certified_stop import CertifiedStop, run_certified
 from provi.defaults.warm_start import warm_start, what_is_left, with_warm_start
 from provi.families.location_scale import LocationScale, Point
-from provi.targets.linear_models import AbstractLinearModel
+from provi.targets.linear_model import AbstractLinearModel
 
 
 def fit_linear(target: AbstractLinearModel, family: LocationScale, start: Point | None, request: Request) -> Answer:

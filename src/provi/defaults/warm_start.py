@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from provi.algorithms.site_table import SiteTable
+from provi.algorithms.natural.site_table import SiteTable
 from provi.defaults.answer import Answer, Request
 from provi.defaults.certified_stop import CERTIFICATE_PASSES
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point
 from provi.runtime.run import Run, run
-from provi.targets.linear_models import AbstractLinearModel
+from provi.targets.linear_model import AbstractLinearModel
 
 SMALLEST_WORK, FEWEST_ROWS = 1e10, 32
 """Work of a pass, N d^2, and rows a column, from which it pays. Measured on 2 cores: one pass of the table and two of

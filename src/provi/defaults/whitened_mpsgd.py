@@ -13,17 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.algorithms.laplace import laplace_approximation
-from provi.algorithms.mpsgd import MPSGD
-from provi.certificates.confidence import spend
-from provi.certificates.issue import DEFAULT_GRADIENTS, issue
-from provi.certificates.ledger import Certificate, at_confidence
+from provi.algorithms.natural.laplace import laplace_approximation
+from provi.algorithms.proximal.mpsgd import MPSGD
+from provi.certificates.bounds import at_most
+from provi.certificates.build import DEFAULT_GRADIENTS, issue
+from provi.certificates.certificate import Certificate, at_confidence
+from provi.certificates.monte_carlo.confidence import spend
 from provi.core.lanczos import extreme_eigenvalues
-from provi.core.numbers import at_most
 from provi.core.outcomes import Outcome
 from provi.defaults.answer import Answer, Request, certificate_seed
-from provi.estimators.entropy import Entropy
-from provi.estimators.sticking_the_landing import StickingTheLanding
+from provi.estimators.reparameterised import Entropy, StickingTheLanding
 from provi.families.location_scale import LocationScale, Point
 from provi.families.scales import Diagonal, LowRank
 from provi.runtime.run import Run, run

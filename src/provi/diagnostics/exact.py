@@ -13,7 +13,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from provi.certificates.linear_pass import check_normal
+from provi.certificates.linear.whitened_pass import check_normal
 from provi.core.precision import double_precision
 from provi.core.types import Matrix, Scalar
 from provi.families.bases import StudentT, Uniform
@@ -22,7 +22,7 @@ from provi.families.marginals import marginal_quadrature
 from provi.families.scales import AbstractScale
 from provi.targets.base import AbstractTarget
 from provi.targets.gaussian import Gaussian
-from provi.targets.linear_models import AbstractLinearModel, Batch
+from provi.targets.linear_model import AbstractLinearModel, Batch
 from provi.targets.priors import GaussianPrior
 
 NODES_AT_ONCE = 32

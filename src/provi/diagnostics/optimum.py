@@ -23,7 +23,7 @@ from provi.diagnostics.exact import (
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget
 from provi.targets.gaussian import Gaussian
-from provi.targets.linear_models import AbstractLinearModel
+from provi.targets.linear_model import AbstractLinearModel
 
 TOLERANCE, ACCEPTABLE, LARGEST_ITERATIONS, LARGEST_SPREAD = 1e-11, 1e-8, 500, 25.0
 """Gradient norms to stop at and to accept when rounding stops the progress; the range of the quadrature."""

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from provi.algorithms.network_surrogate import NetworkPoint, NetworkSurrogate, network_surrogate
+from provi.algorithms.incremental.network_surrogate import NetworkPoint, NetworkSurrogate, network_surrogate
 from provi.core.precision import double_precision
 from provi.experiments.network_claims import figure2a_claims
 from provi.experiments.network_curves import Curve, best, curves_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from provi.algorithms.network_surrogate import NetworkSurrogate, network_surrogate
+from provi.algorithms.incremental.network_surrogate import NetworkSurrogate, network_surrogate
 from provi.core.precision import double_precision
 from provi.experiments.network_claims import figure2b_claims
 from provi.experiments.network_curves import Curve, curves_of

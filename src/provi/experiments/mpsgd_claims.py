@@ -12,7 +12,7 @@ from provi.experiments.mpsgd_problem import METHODS, READINGS, Problem
 from provi.experiments.report import Claim, Row
 from provi.families.location_scale import LocationScale, Point
 from provi.geometry.projection import project_nondegenerate
-from provi.targets.logistic_regression import LogisticRegression
+from provi.targets.regressions import LogisticRegression
 from provi.theory import mpsgd
 from provi.theory.noise import NoiseBound
 

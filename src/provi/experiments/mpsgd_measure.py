@@ -14,7 +14,7 @@ from provi.experiments.mpsgd_problem import Setting
 from provi.experiments.report import Row
 from provi.families.location_scale import LocationScale
 from provi.runtime.loop import Carry, advance, estimate_elbo, initial_carry
-from provi.targets.logistic_regression import LogisticRegression
+from provi.targets.regressions import LogisticRegression
 
 ELBO_DRAWS = 100
 """Draws behind each negative ELBO, as in the paper's figures."""

@@ -16,9 +16,9 @@ import numpy as np
 from provi.algorithms import MPSGD
 from provi.families.bases import AbstractBase
 from provi.families.location_scale import LocationScale
-from provi.geometry.preconditioner import BlockPreconditioner
+from provi.geometry.projection import BlockPreconditioner
 from provi.schedules.averaging import GeometricAverage
-from provi.targets.logistic_regression import LogisticRegression
+from provi.targets.regressions import LogisticRegression
 from provi.theory import mpsgd, noise
 
 READINGS = ("corrected", "as printed")

@@ -19,11 +19,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from provi.algorithms.base import AbstractAlgorithm
-from provi.algorithms.network_surrogate import NetworkPoint, NetworkSurrogate
-from provi.algorithms.paced_misso import PacedState
+from provi.algorithms.incremental.network_surrogate import NetworkPoint, NetworkSurrogate
+from provi.algorithms.incremental.paced_misso import PacedState
 from provi.core.types import Count, RandomKey
 from provi.experiments.network_methods import Method
-from provi.families.parameters import AnyParameters
+from provi.families.base import AnyParameters
 
 START_SD = 0.05
 """Of all weights, before the first step; the paper does not say what it takes."""

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 from provi.algorithms.base import AbstractAlgorithm
-from provi.algorithms.block_rule import adagrad, adam, bayes_by_backprop, momentum
-from provi.algorithms.misso import MISSO as MISSOAlgorithm
-from provi.algorithms.paced_misso import PacedMISSO
-from provi.algorithms.sag import SAG as SAGAlgorithm
+from provi.algorithms.incremental.block_descent import adagrad, adam, bayes_by_backprop, momentum
+from provi.algorithms.incremental.misso import MISSO as MISSOAlgorithm
+from provi.algorithms.incremental.paced_misso import PacedMISSO
+from provi.algorithms.incremental.sag import SAG as SAGAlgorithm
 from provi.schedules.batch_sizes import PolynomialBatch
 
 MISSO, BBB, MOMENTUM, ADAM, SAG, ADAGRAD = "MISSO", "BBB", "Momentum", "Adam", "SAG", "Adagrad"

@@ -5,13 +5,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from provi.algorithms.network_surrogate import NetworkPoint, NetworkSurrogate
+from provi.algorithms.incremental.network_surrogate import NetworkPoint, NetworkSurrogate
 from provi.experiments.network_curves import Curve
 from provi.experiments.network_problem import Problem
 from provi.experiments.report import Row
 from provi.models.network.metrics import accuracy, entropy, expected_calibration_error, negative_log_likelihood
+from provi.models.network.plots import rotate
 from provi.models.network.predictive import predict_draws
-from provi.models.network.rotation import rotate
 
 NUM_DRAWS = 16
 """Draws of the weights behind a predictive distribution."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import optax
 
-from provi.algorithms.dual_natural_gradient import DualNaturalGradient
+from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient
 from provi.core.precision import double_precision
 from provi.experiments.pgsvi_baselines import EPSILON, adaptive_rules
 from provi.experiments.pgsvi_claims import CLAIMED_PASSES, LEVEL, PAPER_000, PAPER_002, PROXIMAL, claims

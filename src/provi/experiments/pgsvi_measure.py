@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, without_guarantee
-from provi.algorithms.pgsvi import PGSVI
+from provi.algorithms.natural.pgsvi import PGSVI
 from provi.experiments.pgsvi_baselines import (
     decaying_sgd,
     descend,

@@ -9,7 +9,7 @@ import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
-from provi.algorithms.dual_evaluation import evaluate
+from provi.algorithms.natural.dual_natural_gradient import evaluate
 from provi.core.types import Scalar, Vector
 from provi.data import load
 from provi.families.dual_gaussian import DualGaussian, DualPoint, dual_gaussian

@@ -6,7 +6,7 @@ import numpy as np
 
 from provi.diagnostics.optimum import Optimum, linear_model_optimum
 from provi.families.location_scale import Gaussian, LocationScale, Point
-from provi.targets.logistic_regression import LogisticRegression
+from provi.targets.regressions import LogisticRegression
 
 SCALES = ("triangular", "symmetric")
 

@@ -1,25 +1,5 @@
 """With what we approximate: location-scale families, their bases and their scales."""
 
-from provi.families.bases import AbstractBase, Laplace, Normal, StudentT, Uniform
-from provi.families.dual_gaussian import DualGaussian, DualPoint, dual_gaussian
-from provi.families.location_scale import Gaussian, LocationScale, Point
-from provi.families.scales import AbstractScale, Diagonal, LowRank, Symmetric, Triangular
+from provi.core.lazy import lazy_exports
 
-__all__ = [
-    "AbstractBase",
-    "AbstractScale",
-    "Diagonal",
-    "DualGaussian",
-    "DualPoint",
-    "Gaussian",
-    "Laplace",
-    "LocationScale",
-    "LowRank",
-    "Normal",
-    "Point",
-    "StudentT",
-    "Symmetric",
-    "Triangular",
-    "Uniform",
-    "dual_gaussian",
-]
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from provi.core.types import Draws, Matrix, RandomKey, Scalar, Vector
 from provi.families.base import AbstractFamily
 from provi.families.bases import AbstractBase, Normal
-from provi.families.site_factor import SiteFactor, covariance_root, factorise
+from provi.families.site_solver import SiteFactor, covariance_root, factorise
 from provi.targets.gaussian_process import GaussianProcess
 from provi.targets.priors import GaussianPrior
 

@@ -7,12 +7,106 @@ the memory of the result.
 """
 
 import math
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from provi.kernels.inputs import Gram, Points, per_column
+from provi.core.precision import double_precision
+
+# Reading the arguments of kernels: positive hyperparameters, column choices, tables of points.
+
+
+Points = Float[Array, "_ columns"]
+"""Inputs of a Gaussian process, one a row; two tables need not have the same number of rows."""
+
+Gram = Float[Array, "rows cols"]
+"""Covariances between two tables of points."""
+
+
+def as_hyperparameter(value: Any) -> Any:
+    """`value` as a float64 array; what is traced, or is no number, stays as it is."""
+    if isinstance(value, Tracer):
+        return value
+    try:
+        numbers = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        return value
+    # Always float64, so that a length scale of 0.1 is 0.1 also for a user who has not enabled 64 bits.
+    return double_precision(jnp.asarray)(numbers)
+
+
+def as_columns(value: Any) -> tuple[int, ...] | None:
+    """`columns` as a tuple of whole numbers."""
+    if value is None:
+        return None
+    chosen = np.atleast_1d(np.asarray(value))
+    if chosen.ndim != 1 or chosen.size == 0 or not np.issubdtype(chosen.dtype, np.integer) or chosen.min() < 0:
+        raise ValueError(f"columns must name columns of X by their positions, as in (0, 2), not {value!r}.")
+    if len(set(chosen.tolist())) != chosen.size:
+        raise ValueError(f"columns names a column twice: {value!r}. Name each column once.")
+    return tuple(int(index) for index in chosen)
+
+
+def check_hyperparameter(
+    name: str, value: Any, columns: tuple[int, ...] | None = None, per_column: bool = False
+) -> None:
+    """A positive, finite number, or with `per_column` one for each column the kernel acts on."""
+    if not eqx.is_array(value):
+        raise ValueError(f"{name} must be a positive number, not {value!r}.")
+    if value.ndim > (1 if per_column else 0) or value.size == 0:
+        form = "one positive number, or a vector with one for each column" if per_column else "one positive number"
+        raise ValueError(f"{name} must be {form}; its shape is {value.shape}.")
+    if value.ndim == 1 and columns is not None and value.shape[0] != len(columns):
+        raise ValueError(f"{name} has {value.shape[0]} entries, but columns={columns} needs {len(columns)}.")
+    # Inside a compiled function the value is not known; the number was checked outside.
+    if isinstance(value, Tracer):
+        return
+    numbers = np.asarray(value)
+    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
+        raise ValueError(f"{name} must be positive and finite, not {numbers.tolist()}.")
+
+
+def as_points(name: str, value: Any, columns: tuple[int, ...] | None = None) -> Points:
+    """The chosen columns of a table of points, in floating point."""
+    points = jnp.asarray(value)
+    if not jnp.issubdtype(points.dtype, jnp.floating):
+        points = points.astype(jnp.result_type(float))
+    if points.ndim != 2:
+        shape = points.shape
+        raise ValueError(f"{name} must be a table, one point a row, not of shape {shape}. Is {name}[:, None] meant?")
+    if columns is None:
+        return points
+    if max(columns) >= points.shape[1]:
+        raise ValueError(f"columns={columns} needs {max(columns) + 1} columns, but {name} has {points.shape[1]}.")
+    return points[:, np.asarray(columns)]
+
+
+def as_point_pair(X: Any, Z: Any, columns: tuple[int, ...] | None = None) -> tuple[Points, Points]:
+    """X and Z (X again if Z is None), in the same floating type and with the same number of columns."""
+    left = as_points("X", X, columns)
+    if Z is None:
+        return left, left
+    right = as_points("Z", Z, columns)
+    if left.shape[1] != right.shape[1]:
+        raise ValueError(f"Z has {right.shape[1]} columns, but X has {left.shape[1]}: give both the same columns.")
+    dtype = jnp.promote_types(left.dtype, right.dtype)
+    return left.astype(dtype), right.astype(dtype)
+
+
+def per_column(name: str, value: Float[Array, "..."], points: Points) -> Float[Array, " columns"]:
+    """A hyperparameter as one number for each column of `points`, in their floating type."""
+    if value.ndim == 1 and value.shape[0] != points.shape[1]:
+        raise ValueError(
+            f"{name} has {value.shape[0]} entries, but the kernel acts on {points.shape[1]} columns: "
+            f"give one entry for each column, or one number for all."
+        )
+    return jnp.broadcast_to(value.astype(points.dtype), (points.shape[1],))
+
 
 COLUMNS_AT_ONCE = 16
 

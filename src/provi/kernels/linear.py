@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from provi.core.types import Scalar
 from provi.kernels.base import AbstractKernel
-from provi.kernels.inputs import (
+from provi.kernels.distances import (
     Gram,
     Points,
     as_columns,

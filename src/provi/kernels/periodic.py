@@ -9,8 +9,7 @@ from jaxtyping import Array, Float
 
 from provi.core.types import Scalar
 from provi.kernels.base import AbstractKernel
-from provi.kernels.distances import scaled_squared_distances
-from provi.kernels.inputs import (
+from provi.kernels.distances import (
     Gram,
     Points,
     as_columns,
@@ -19,6 +18,7 @@ from provi.kernels.inputs import (
     as_points,
     check_hyperparameter,
     per_column,
+    scaled_squared_distances,
 )
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from provi.core.types import Scalar
 from provi.kernels.base import AbstractKernel
-from provi.kernels.inputs import Gram, as_hyperparameter, as_point_pair, as_points, check_hyperparameter
+from provi.kernels.distances import Gram, as_hyperparameter, as_point_pair, as_points, check_hyperparameter
 
 
 class White(AbstractKernel):

@@ -1,44 +1,15 @@
 """Models with the scikit-learn interface. They need scikit-learn: pip install 'provi[models]'."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from provi.models.bayesian_network import BayesianNetwork
-    from provi.models.correlated_topic_model import CorrelatedTopicModel
-    from provi.models.gaussian_mixture import VariationalGaussianMixture
-    from provi.models.gp_classifier import GPClassifier
-    from provi.models.gp_regressor import GPRegressor
-    from provi.models.latent_dirichlet_allocation import LatentDirichletAllocation
-    from provi.models.missing_logistic_regression import MissingLogisticRegression
+from provi.core.lazy import lazy_exports
 
-__all__ = [
-    "BayesianNetwork",
-    "CorrelatedTopicModel",
-    "GPClassifier",
-    "GPRegressor",
-    "LatentDirichletAllocation",
-    "MissingLogisticRegression",
-    "VariationalGaussianMixture",
-]
-
-_FILES = {
-    "BayesianNetwork": "provi.models.bayesian_network",
-    "CorrelatedTopicModel": "provi.models.correlated_topic_model",
-    "GPClassifier": "provi.models.gp_classifier",
-    "GPRegressor": "provi.models.gp_regressor",
-    "LatentDirichletAllocation": "provi.models.latent_dirichlet_allocation",
-    "MissingLogisticRegression": "provi.models.missing_logistic_regression",
-    "VariationalGaussianMixture": "provi.models.gaussian_mixture",
-}
+_get, __dir__, __all__ = lazy_exports(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    """A model is imported when it is asked for: `import provi.models` works without scikit-learn."""
-    if name not in _FILES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(_FILES[name]), name)
+        return _get(name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "sklearn":
             raise

@@ -11,7 +11,7 @@ expectation; they differ in how much the examples of a batch have in common, so 
   input, $Wx+b\sim N(\bar Wx+\bar b,\ \sigma_W^2x^2+\sigma_b^2)$, and is drawn itself, anew for each example: exact
   for a layer that an example uses *once*. A convolution uses its weights at every place, where independent draws would
   be another model, so convolutions are flipped instead, and so are linear layers that are called several times, or
-  mapped over the parts of an example (`provi.nets.layer_uses` finds them).
+  mapped over the parts of an example (`provi.nets.flat_network` finds them).
 
 Layers that take part are `equinox.nn.Linear` and `provi.nets.Conv2d`, but for subclasses, stacks of layers and layers
 of "scalar" size; all other weights are drawn once for the batch.
@@ -26,8 +26,7 @@ from jaxtyping import Array, Float
 
 from provi.core.types import RandomKey, Vector
 from provi.nets.convolution import Conv2d, convolve
-from provi.nets.flat_network import FlatNetwork
-from provi.nets.layer_uses import used_once
+from provi.nets.flat_network import FlatNetwork, used_once
 
 NOISES = ("weights", "flipout", "local")
 

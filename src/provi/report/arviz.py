@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from provi.core.checks import check_count
-from provi.diagnostics.log_densities import log_densities
+from provi.diagnostics.loo import log_densities
 from provi.diagnostics.pareto import FEWEST_WEIGHTS, pareto_k
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from provi.core.numbers import at_most
+from provi.certificates.bounds import at_most
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 """Okabe and Ito's colours, told apart with every common colour-vision deficiency; strongest contrasts first."""

@@ -1,9 +1,5 @@
 """What `provi.fit` returns: the approximation, its ELBO, the ledger, the history, and why it stopped."""
 
-from provi.result.estimate import Estimate
-from provi.result.fit import Fit
-from provi.result.posterior import Posterior
-from provi.result.storage import load
-from provi.result.summary import Summary
+from provi.core.lazy import lazy_exports
 
-__all__ = ["Estimate", "Fit", "Posterior", "Summary", "load"]
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -4,17 +4,67 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
-from provi.certificates.ledger import Certificate
-from provi.core.numbers import at_most
+from provi.certificates.bounds import at_most
+from provi.certificates.certificate import Certificate
+from provi.core.checks import check_count
+from provi.core.memory import available_bytes
 from provi.core.outcomes import Outcome
 from provi.diagnostics.importance import ImportanceDiagnostics
-from provi.diagnostics.loo import LeaveOneOut
-from provi.result.cross_validation import cross_validate
-from provi.result.estimate import Estimate
+from provi.diagnostics.loo import LeaveOneOut, leave_one_out, log_densities
 from provi.result.posterior import Posterior
 from provi.runtime.history import History
+from provi.targets.parameters import element_names
+
+# Leave-one-out cross-validation of a fit.
+
+
+if TYPE_CHECKING:
+    from provi.result.posterior import Posterior
+
+_AT_ONCE = 1000
+
+
+def cross_validate(target: Any, posterior: "Posterior", num_draws: int, seed: int) -> LeaveOneOut:
+    """PSIS-LOO from `num_draws` draws of q; all observed sites of a model count, in the order of their names."""
+    num_draws = check_count("num_draws", num_draws)
+    size = sum(np.size(value) for value in target.observed_data.values())
+    needed = 24 * num_draws * size  # the table of log-likelihoods, and what is made of it
+    if needed > available_bytes():
+        raise ValueError(
+            f"num_draws={num_draws} for {size} data takes {needed / 2**30:.1f} GiB, more than is free: take fewer."
+        )
+    z = posterior.sample(num_draws, seed)
+    parts = [target.log_likelihood(z[i : i + _AT_ONCE]) for i in range(0, num_draws, _AT_ONCE)]
+    if not parts[0]:
+        raise ValueError(
+            f"loo: {type(target).__name__} does not know the log-likelihood of each datum. Take a model with a "
+            f"likelihood, or call provi.diagnostics.leave_one_out with your own."
+        )
+    tables = [np.concatenate([leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(part)], axis=1) for part in parts]
+    names = element_names({name: values[0] for name, values in parts[0].items()})
+    log_p, log_q = log_densities(target, posterior.family, posterior.point, z)
+    return leave_one_out(np.concatenate(tables), log_p - log_q, names)
+
+
+# A number with its Monte-Carlo error.
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A Monte-Carlo estimate: `float(estimate)` is its value."""
+
+    value: float
+    standard_error: float
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        return f"{self.value:.6g} +- {self.standard_error:.2g}"
+
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +97,7 @@ class Fit:
 
         `reference`: draws of the posterior from elsewhere, one a row, to show beside the "marginals".
         """
-        from provi.report.plots import plot
+        from provi.report.plots.run import plot
 
         return plot(self, kind, reference)
 
@@ -56,9 +106,9 @@ class Fit:
     ) -> Path:
         """Write one self-contained HTML page: verdict, pictures, ledger, diagnostics, timing, how to reproduce it.
 
-        The arguments are those of `provi.report.html.write_report`.
+        The arguments are those of `provi.report.html.page.write_report`.
         """
-        from provi.report.html import write_report
+        from provi.report.html.page import write_report
 
         return write_report(self, path, title=title, reference=reference, num_draws=num_draws)
 

@@ -11,9 +11,8 @@ from provi.core.checks import as_array, check_count
 from provi.core.precision import double_precision
 from provi.diagnostics.importance import ImportanceDiagnostics, importance_diagnostics
 from provi.families.base import AbstractFamily
-from provi.families.quantiles import marginal_quantile
-from provi.result.model_space import summarise_model_space, tail_warning
-from provi.result.summary import Summary
+from provi.families.bases import marginal_quantile
+from provi.result.summary import Summary, summarise_model_space, tail_warning
 
 _NO_TARGET = (
     "In free coordinates, as the target is not known: provi.load(path, target=target) has the model's own space."

@@ -11,15 +11,14 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from provi.certificates.ledger import Certificate
+from provi.certificates.certificate import Certificate
 from provi.core.outcomes import Outcome
 from provi.core.precision import double_precision
 from provi.families.base import AbstractFamily
 from provi.families.bases import Laplace, Normal, StudentT, Uniform
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale
-from provi.result.estimate import Estimate
-from provi.result.fit import Fit
+from provi.result.fit import Estimate, Fit
 from provi.result.posterior import Posterior
 from provi.runtime.history import History
 from provi.targets.priors import GaussianPrior

@@ -1,7 +1,6 @@
 """Running an algorithm: the compiled loop, budgets, progress, checkpoints."""
 
-from provi.runtime.budget import Budget
 from provi.runtime.minimise_sum import minimise_sum
-from provi.runtime.run import Run, run
+from provi.runtime.run import Budget, Run, run
 
 __all__ = ["Budget", "Run", "minimise_sum", "run"]

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm
-from provi.algorithms.surrogates import AbstractSurrogate
+from provi.algorithms.incremental.surrogates import AbstractSurrogate
 from provi.core.precision import double_precision, floating_dtype
-from provi.families.parameters import AnyParameters
+from provi.families.base import AnyParameters
 from provi.runtime.run import Run, run
 
 

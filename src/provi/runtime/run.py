@@ -11,12 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, without_guarantee
-from provi.core.checks import check_count
+from provi.core.checks import check_count, check_positive
 from provi.core.outcomes import Outcome
 from provi.core.precision import double_precision
-from provi.runtime.budget import Budget
 from provi.runtime.checkpoint import fingerprint, load_checkpoint, save_checkpoint
-from provi.runtime.donation import donated_fields, interrupts_wait, is_lost, places_of, put_back, split
 from provi.runtime.history import History, recorded_steps
 from provi.runtime.loop import (
     LARGEST_REJECTIONS,
@@ -26,10 +24,48 @@ from provi.runtime.loop import (
     advance,
     affordable,
     describe_rejections,
+    donated_fields,
     estimate_elbo,
     initial_carry,
+    interrupts_wait,
+    is_lost,
+    places_of,
+    put_back,
+    split,
 )
 from provi.runtime.progress import ProgressBar
+
+# How much a run may cost.
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """Limits on a run; whichever is reached first ends it. None means no limit.
+
+    - `gradients`: evaluations of the target's gradient (Monte-Carlo draws, over all steps); never exceeded;
+    - `steps`: steps of the algorithm;
+    - `seconds`: wall-clock time, compilation included.
+    """
+
+    gradients: int | None = None
+    steps: int | None = None
+    seconds: float | int | None = None
+
+    def __post_init__(self) -> None:
+        if self.gradients is not None:
+            check_count("budget.gradients", self.gradients)
+        if self.steps is not None:
+            check_count("budget.steps", self.steps)
+        if self.seconds is not None:
+            check_positive("budget.seconds", self.seconds)
+
+
+def as_budget(value: Any) -> Budget:
+    """A budget, or a number of gradient evaluations, or None for no limit."""
+    if value is None:
+        return Budget()
+    return value if isinstance(value, Budget) else Budget(gradients=check_count("budget", value))
+
 
 _NO_LIMIT = 2**62
 _BLOCK_SECONDS = 0.5  # how long the compiled loop may go without reporting to the host

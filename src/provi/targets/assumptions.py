@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.core.types import Draws, Scalar, Vector
-from provi.targets.constants import Constant, Constants, Status, declared, estimated, unknown, violated
+from provi.targets.base import Constant, Constants, Status, declared, estimated, unknown, violated
 
 
 class Assumptions(eqx.Module):

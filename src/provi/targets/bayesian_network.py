@@ -13,8 +13,7 @@ from provi.core.precision import double_precision
 from provi.core.types import Indices, RandomKey, Vector
 from provi.nets.flat_network import FlatNetwork, flatten_network
 from provi.nets.noise import NOISES, noisy_outputs
-from provi.targets.base import AbstractFiniteSum, read_points
-from provi.targets.constants import Constants, unknown
+from provi.targets.base import AbstractFiniteSum, Constants, read_points, unknown
 
 LIKELIHOODS = ("auto", "categorical", "gaussian")
 

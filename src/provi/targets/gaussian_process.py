@@ -12,14 +12,12 @@ from provi.core.memory import available_bytes
 from provi.core.precision import double_precision, floating_dtype
 from provi.core.types import Indices, Matrix, Scalar, Vector
 from provi.kernels import AbstractKernel, SquaredExponential
-from provi.targets.base import AbstractFiniteSum
-from provi.targets.constants import Constant, Constants, unknown
+from provi.targets.base import AbstractFiniteSum, Constant, Constants, unknown
 from provi.targets.data import default_names
-from provi.targets.generalised_linear_model import GeneralisedLinearModel
 from provi.targets.likelihoods import AbstractLikelihood, BernoulliLogit
+from provi.targets.linear_model import Rows, pointwise_log_likelihood, replicated_responses
 from provi.targets.priors import GaussianPrior
-from provi.targets.responses import pointwise_log_likelihood, replicated_responses
-from provi.targets.row_blocks import Rows
+from provi.targets.regressions import GeneralisedLinearModel
 
 LARGEST_DENSE = 2000
 """Number of data up to which the model can be seen as a linear one."""

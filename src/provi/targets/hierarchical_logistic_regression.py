@@ -10,17 +10,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from provi.core.checks import as_array, check_positive
-from provi.core.functions import softplus
+from provi.core.logistic_normal import softplus
 from provi.core.precision import double_precision
 from provi.core.types import Indices, Scalar, Vector
-from provi.targets.base import AbstractFiniteSum, read_points
-from provi.targets.constants import Constants, outer_spectrum, proven
+from provi.targets.base import AbstractFiniteSum, Constants, outer_spectrum, proven, read_points
 from provi.targets.data import read_binary, read_design, read_groups
 from provi.targets.likelihoods import BernoulliLogit
-from provi.targets.logistic_regression import LogisticRegression
+from provi.targets.linear_model import Rows, pointwise_log_likelihood, replicated_responses
 from provi.targets.priors import GaussianPrior
-from provi.targets.responses import pointwise_log_likelihood, replicated_responses
-from provi.targets.row_blocks import Rows
+from provi.targets.regressions import LogisticRegression
 
 
 class HierarchicalLogisticRegression(AbstractFiniteSum):

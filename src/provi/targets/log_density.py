@@ -17,11 +17,16 @@ from provi.core.lanczos import extreme_eigenvalues
 from provi.core.precision import double_precision
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 from provi.targets.assumptions import Assumptions, confront, declare
-from provi.targets.base import AbstractTarget
-from provi.targets.constants import Constants
-from provi.targets.constraints import constrained, log_determinant, read_constraints, unconstrained, zeros_for
+from provi.targets.base import AbstractTarget, Constants
 from provi.targets.parameters import check_density, element_names, read_example
-from provi.targets.transforms import AbstractBijection
+from provi.targets.transforms.constraints import (
+    constrained,
+    log_determinant,
+    read_constraints,
+    unconstrained,
+    zeros_for,
+)
+from provi.targets.transforms.scalar import AbstractBijection
 
 PerPoint: TypeAlias = Float[Array, " draws"]
 

@@ -9,8 +9,7 @@ from jaxtyping import Array, Float
 from provi.core.checks import as_array
 from provi.core.precision import double_precision
 from provi.core.types import Indices, Matrix, Scalar, Vector
-from provi.targets.base import AbstractFiniteSum, AbstractTarget
-from provi.targets.constants import Constant, Constants, outer_spectrum, proven
+from provi.targets.base import AbstractFiniteSum, AbstractTarget, Constant, Constants, outer_spectrum, proven
 from provi.targets.data import default_names
 
 Bounds = tuple[np.ndarray, np.ndarray | None] | None

@@ -4,42 +4,6 @@ Nothing here runs an algorithm. The proofs, and where they correct the papers, a
 `docs/theory/location-scale.md`, `docs/theory/pgsvi.md` and `docs/theory/misso.md`.
 """
 
-from provi.theory import (
-    anytime,
-    existence,
-    misso,
-    mpsgd,
-    mpsgd_dynamic,
-    mpsgd_nonconvex,
-    noise,
-    pgsvi,
-    proj_sgd_convex,
-    proj_sgd_strongly_convex,
-    prox_sgd_convex,
-    prox_sgd_strongly_convex,
-    relative_smoothness,
-    solution_region,
-    strong_growth,
-    two_phase,
-    weighted_average,
-)
+from provi.core.lazy import lazy_exports
 
-__all__ = [
-    "anytime",
-    "existence",
-    "misso",
-    "mpsgd",
-    "mpsgd_dynamic",
-    "mpsgd_nonconvex",
-    "noise",
-    "pgsvi",
-    "proj_sgd_convex",
-    "proj_sgd_strongly_convex",
-    "prox_sgd_convex",
-    "prox_sgd_strongly_convex",
-    "relative_smoothness",
-    "solution_region",
-    "strong_growth",
-    "two_phase",
-    "weighted_average",
-]
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

@@ -6,14 +6,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from provi.core.logistic_normal_ratios import sigmoid_mean_ratios
+from provi.core.logistic_normal import sigmoid_mean_ratios
 from provi.models.missing import imputation as module
-from provi.models.missing.conditional import Parameters, Rows, condition_patterns, condition_rows, make_rows
+from provi.models.missing.conditional import (
+    Parameters,
+    Rows,
+    condition_patterns,
+    condition_rows,
+    flatten_parameters,
+    fold_symmetric,
+    make_rows,
+    unflatten_parameters,
+)
+from provi.models.missing.estimation import standard_errors
 from provi.models.missing.imputation import draw_parameters, impute, impute_properly
 from provi.models.missing.information import empirical_information, louis_information
 from provi.models.missing.likelihood import score
-from provi.models.missing.parameter_vector import flatten_parameters, fold_symmetric, unflatten_parameters
-from provi.models.missing.standard_errors import standard_errors
 from support.statistics import assert_mean
 
 

@@ -6,11 +6,18 @@ import numpy as np
 import pytest
 
 from provi.models.missing import information as module
-from provi.models.missing.conditional import Parameters, Rows, condition_patterns, condition_rows, make_rows
+from provi.models.missing.conditional import (
+    Parameters,
+    Rows,
+    condition_patterns,
+    condition_rows,
+    flatten_parameters,
+    make_rows,
+    unflatten_parameters,
+)
+from provi.models.missing.estimation import coefficient_covariance, parameter_covariance, standard_errors
 from provi.models.missing.information import empirical_information, louis_information
 from provi.models.missing.likelihood import log_likelihood
-from provi.models.missing.parameter_vector import flatten_parameters, unflatten_parameters
-from provi.models.missing.standard_errors import coefficient_covariance, parameter_covariance, standard_errors
 
 
 def make_problem(num_rows: int, p: int, share: float, seed: int = 0) -> tuple[Parameters, Rows]:

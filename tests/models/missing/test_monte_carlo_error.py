@@ -9,7 +9,7 @@ from provi.core.compilation import quick_jit
 from provi.models.missing.chains import start_chains
 from provi.models.missing.conditional import Parameters
 from provi.models.missing.monte_carlo_error import assess, sweep
-from provi.models.missing.stochastic_run import Carried, sweep_pass, zero_mean
+from provi.models.missing.stochastic_solvers import Carried, sweep_pass, zero_mean
 from provi.models.missing.surrogate import MissingSurrogate
 from support.missing_rows import P, solved_problem
 from support.statistics import assert_mean

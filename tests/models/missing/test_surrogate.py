@@ -5,13 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.algorithms.miso import MISO
-from provi.algorithms.misso import MISSO, average_draws
+from provi.algorithms.incremental.misso import MISO, MISSO, average_draws
 from provi.core.compilation import quick_jit
 from provi.models.missing.conditional import Parameters, make_rows
-from provi.models.missing.draw_summary import control_variates
 from provi.models.missing.likelihood import expected_statistics
-from provi.models.missing.surrogate import CURVATURES, MissingSurrogate
+from provi.models.missing.surrogate import CURVATURES, MissingSurrogate, control_variates
 from support.statistics import assert_mean
 
 N, P = 60, 3

@@ -5,7 +5,7 @@ from sklearn.utils import estimator_checks
 
 from provi.models import BayesianNetwork
 from provi.models.network import training
-from provi.result.estimate import Estimate
+from provi.result.fit import Estimate
 
 pytestmark = pytest.mark.usefixtures("quick_compilation", "no_final_elbo")
 

@@ -3,9 +3,9 @@
 import pytest
 
 from provi.algorithms import MISSO, PacedMISSO
-from provi.algorithms.block_rule import BlockRule, adam
-from provi.algorithms.sag import SAG
-from provi.models.network.methods import METHODS, make_algorithm
+from provi.algorithms.incremental.block_descent import BlockRule, adam
+from provi.algorithms.incremental.sag import SAG
+from provi.models.network.training import METHODS, make_algorithm
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from provi.models.network.rotation import rotate
+from provi.models.network.plots import rotate
 
 RNG = np.random.default_rng(0)
 

@@ -6,8 +6,13 @@ import pytest
 import scipy.sparse as sp
 from scipy.special import softmax
 
-from provi.models.topics.coherence import npmi_coherence, umass_coherence
-from provi.models.topics.completion import mean_shares, split_tokens, token_log_probabilities
+from provi.models.topics.completion import (
+    mean_shares,
+    npmi_coherence,
+    split_tokens,
+    token_log_probabilities,
+    umass_coherence,
+)
 from provi.models.topics.draws import normal_pairs
 from provi.models.topics.model import LocalPosterior
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from provi.models.corpus import bucket_documents, coarse_width, with_words, word_totals
+from provi.models.topics.corpus import bucket_documents, coarse_width, with_words, word_totals
 
 MANY_TOPICS = """
 import numpy as np

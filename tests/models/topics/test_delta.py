@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
 
-from provi.models.topics.delta import infer_delta
 from provi.models.topics.model import TopicPrior
+from provi.models.topics.newton import infer_delta
 from support.topic_documents import (
     assert_close_posteriors,
     covariances,

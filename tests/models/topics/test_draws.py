@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import kstest
 
-from provi.models.corpus import CHUNK
+from provi.models.topics.corpus import CHUNK
 from provi.models.topics.draws import base_draws, draws_from, no_draws, normal_pairs
 
 

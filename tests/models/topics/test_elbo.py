@@ -6,7 +6,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from provi.models.corpus import Documents
+from provi.models.topics.corpus import Documents
 from provi.models.topics.draws import base_draws
 from provi.models.topics.elbo import document_elbos, expected_counts, quick_elbos
 from provi.models.topics.local_steps import infer

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.models.corpus import Documents
+from provi.models.topics.corpus import Documents
 from provi.models.topics.draws import base_draws, no_draws
 from provi.models.topics.e_step import contribute
 from provi.models.topics.global_steps import (

@@ -7,8 +7,8 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from provi.models.topics.laplace import infer_laplace
 from provi.models.topics.model import LocalPosterior, TopicPrior
+from provi.models.topics.newton import infer_laplace
 from support.topic_documents import (
     LENGTHS,
     assert_close_posteriors,

@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import logsumexp
 
-from provi.models.corpus import Documents
+from provi.models.topics.corpus import Documents
 from provi.models.topics.draws import base_draws
 from provi.models.topics.likelihood import value_gradient_hessian
 from provi.models.topics.local_steps import cold_start, infer

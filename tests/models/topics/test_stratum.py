@@ -4,9 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
-from provi.models.corpus import Documents, bucket_documents, coarse_width, fine_width
-from provi.models.topics.model import LocalPosterior
-from provi.models.topics.stratum import BLOCK, Stratum, in_blocks
+from provi.models.topics.corpus import Documents, bucket_documents, coarse_width, fine_width
+from provi.models.topics.model import BLOCK, LocalPosterior, Stratum, in_blocks
 
 SIZE, WIDTH, TOPICS = 70, 16, 3
 

@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from provi.models.corpus import Documents, bucket_documents
 from provi.models.topics import training
+from provi.models.topics.corpus import Documents, bucket_documents
 from provi.models.topics.draws import no_draws
 from provi.models.topics.e_step import INFERENCES, LocalSettings, contribute, find_posteriors
 from provi.models.topics.elbo import document_elbos
-from provi.models.topics.global_steps import GlobalSettings, accumulate, empty_statistics, update
-from provi.models.topics.model import TopicPrior
-from provi.models.topics.start import starting_topics
-from provi.models.topics.stratum import BLOCK
+from provi.models.topics.global_steps import GlobalSettings, accumulate, empty_statistics, starting_topics, update
+from provi.models.topics.model import BLOCK, TopicPrior
 from provi.models.topics.training import PATIENCE, SETTLING, Passes, stochastic_em
 
 TOPICS, WORDS, DOCUMENTS = 3, 60, 120

@@ -4,7 +4,7 @@ from typing import Any
 
 from provi.bench.protocol import Recorder, serve
 from provi.bench.topics_problem import TopicsProblem, snapshot_steps
-from provi.models.correlated_topic_model import CorrelatedTopicModel
+from provi.models.topics.correlated_topic_model import CorrelatedTopicModel
 
 
 def covariance_of(setting: float) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from provi.bench.peers.provi_ctm import covariance_of
 from provi.bench.protocol import Recorder, serve
 from provi.bench.topics_problem import TopicsProblem
-from provi.models.correlated_topic_model import CorrelatedTopicModel
+from provi.models.topics.correlated_topic_model import CorrelatedTopicModel
 
 PASSES = 2
 

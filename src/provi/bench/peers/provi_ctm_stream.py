@@ -7,7 +7,7 @@ import numpy as np
 from provi.bench.peers.provi_ctm_passes import peak_mib
 from provi.bench.protocol import Recorder, serve
 from provi.bench.topics_problem import TopicsProblem
-from provi.models.correlated_topic_model import CorrelatedTopicModel
+from provi.models.topics.correlated_topic_model import CorrelatedTopicModel
 
 BATCH, GROWTH = 64, 10
 

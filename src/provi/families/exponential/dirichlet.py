@@ -8,7 +8,7 @@ import numpy as np
 from provi.core.checks import check_count
 from provi.core.types import Vector
 from provi.families.exponential.base import AbstractExponentialFamily, all_finite
-from provi.families.exponential.polygamma import digamma, log_gamma, polygamma
+from provi.families.exponential.gamma import digamma, log_gamma, polygamma
 
 _INVERSE_STEPS, _ROOT_STEPS, _POLISH_STEPS = 6, 80, 3
 _LOG_TOTALS = (-30.0, 35.0)

@@ -16,10 +16,9 @@ import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float, Int
 
-from provi.models.missing.conditional import Parameters, Rows
+from provi.models.missing.conditional import Parameters, Rows, flatten_parameters, fold_symmetric, unflatten_parameters
 from provi.models.missing.information import complete_information, louis_information
 from provi.models.missing.likelihood import ExpectedStatistics, expected_statistics, score_from_statistics
-from provi.models.missing.parameter_vector import flatten_parameters, fold_symmetric, unflatten_parameters
 
 LARGEST_INFORMATION = 1500
 """Newton's method is used up to this many parameters: its matrix is 18 MB, its factorisation 0.1 s."""

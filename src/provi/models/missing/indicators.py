@@ -18,10 +18,9 @@ import numpy as np
 from jax.scipy.linalg import block_diag
 from jaxtyping import Array, Bool, Float
 
-from provi.models.missing.conditional import Parameters, Rows
+from provi.models.missing.conditional import Parameters, Rows, fold_symmetric
 from provi.models.missing.information import louis_information
 from provi.models.missing.likelihood import score
-from provi.models.missing.parameter_vector import fold_symmetric
 from provi.models.missing.reading import Columns
 
 FEWEST = 0.01

@@ -32,7 +32,7 @@ from jax.scipy.linalg import block_diag
 from jaxtyping import Array, Bool, Float
 
 from provi.core.compilation import sized_jit
-from provi.core.logistic_normal_ratios import SigmoidMeanRatios, sigmoid_mean_ratios
+from provi.core.logistic_normal import SigmoidMeanRatios, sigmoid_mean_ratios
 from provi.models.missing.conditional import (
     Conditional,
     ConditionedPatterns,
@@ -40,8 +40,9 @@ from provi.models.missing.conditional import (
     Rows,
     condition_patterns,
     condition_rows,
+    fold_symmetric,
+    unfold_symmetric,
 )
-from provi.models.missing.parameter_vector import fold_symmetric, unfold_symmetric
 
 _NUMBERS_AT_ONCE = 2**22
 """Rows are taken in blocks with at most this many numbers in an array of one number a row and parameter."""

@@ -9,10 +9,9 @@ import jinja2
 import numpy as np
 
 from provi.models.network import metrics
-from provi.models.network.plots import plot_reliability, plot_rotation_entropy, plot_training
+from provi.models.network.plots import plot_reliability, plot_rotation_entropy, plot_training, rotate
 from provi.models.network.reading import class_numbers
-from provi.models.network.rotation import rotate
-from provi.report.html_figures import Picture, inline_svg
+from provi.report.html.figures import Picture, inline_svg
 from provi.report.style import number
 
 DEGREES = np.arange(0, 181, 15)
@@ -104,7 +103,7 @@ def _rotation(model: Any, X: Any) -> Picture:
 @functools.cache
 def _environment() -> jinja2.Environment:
     """Everything that the template prints is escaped; the style sheet is that of the other reports."""
-    loaders = [jinja2.PackageLoader(room, ".") for room in ("provi.models.network", "provi.report")]
+    loaders = [jinja2.PackageLoader(room, ".") for room in ("provi.models.network", "provi.report.html")]
     return jinja2.Environment(
         loader=jinja2.ChoiceLoader(loaders),
         autoescape=True,

@@ -4,12 +4,17 @@ They are made on the host and handed to the compiled programs: JAX's generators 
 for each width of documents anew, which took longer than all the rest.
 """
 
+import collections
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
-from provi.models.corpus import CHUNK
+from provi.core.precision import double_precision
+from provi.models.topics.corpus import CHUNK
 
 
 class BaseDraws(NamedTuple):
@@ -54,3 +59,28 @@ def normal_pairs(generator: np.random.Generator, shape: tuple[int, ...], dtype: 
 def draws_from(mean: Any, root: Any, points: Any) -> Any:
     r"""$z_s = m + L\epsilon_s$ for one document: points (draws, topics), `root` as in `LocalPosterior`."""
     return mean[None, :] + (points * root[None, :] if root.ndim == 1 else points @ root.T)
+
+
+# Blocks of documents worked on at the same time.
+
+
+def num_processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worker_pool() -> ThreadPoolExecutor:
+    """A thread for each processor: on the CPU, JAX runs a program in the thread that calls it, on one processor."""
+    return ThreadPoolExecutor(num_processors())
+
+
+def few_at_a_time(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """function(item) of each item, in order; what is ahead of the reader are as many as there are processors."""
+    with worker_pool() as pool:
+        waiting = collections.deque()
+        for item in items:
+            waiting.append(pool.submit(double_precision(function), item))
+            if len(waiting) > num_processors():
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -7,15 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.core.compilation import lean_jit
-from provi.models.corpus import Documents
-from provi.models.topics.delta import infer_delta
+from provi.models.topics.corpus import Documents
 from provi.models.topics.draws import BaseDraws, base_draws, no_draws
 from provi.models.topics.elbo import expected_counts
 from provi.models.topics.global_steps import Contribution
-from provi.models.topics.laplace import infer_laplace
 from provi.models.topics.local_steps import infer
 from provi.models.topics.mean_field import infer_mean_field
 from provi.models.topics.model import LocalPosterior, TopicPrior
+from provi.models.topics.newton import infer_delta, infer_laplace
 
 _RIVALS = {
     "laplace": partial(infer_laplace, curvature="assigned"),

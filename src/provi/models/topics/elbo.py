@@ -8,9 +8,8 @@ from jax.scipy.linalg import solve_triangular
 
 from provi.core.checks import check_count
 from provi.core.compilation import lean_jit
-from provi.models.corpus import Documents
 from provi.models.topics import likelihood
-from provi.models.topics.chunks import in_chunks, map_worded, out_of_chunks
+from provi.models.topics.corpus import Documents, in_chunks, map_worded, out_of_chunks
 from provi.models.topics.draws import BaseDraws, draws_from, normal_pairs
 from provi.models.topics.model import LocalPosterior, TopicPrior
 

@@ -13,16 +13,13 @@ from sklearn.utils.validation import check_is_fitted, check_non_negative, valida
 
 from provi.core.checks import check_count
 from provi.core.precision import double_precision
-from provi.models.corpus import Documents, bucket_documents, coarse_width
-from provi.models.topics.coherence import npmi_coherence, umass_coherence
-from provi.models.topics.completion import mean_shares, token_log_probabilities
-from provi.models.topics.draws import normal_pairs
+from provi.models.topics.completion import mean_shares, npmi_coherence, token_log_probabilities, umass_coherence
+from provi.models.topics.corpus import Documents, bucket_documents, coarse_width
+from provi.models.topics.draws import few_at_a_time, normal_pairs
 from provi.models.topics.e_step import find_posteriors
 from provi.models.topics.elbo import document_elbos
-from provi.models.topics.model import LocalPosterior, TopicPrior
+from provi.models.topics.model import LocalPosterior, Stratum, TopicPrior, in_blocks
 from provi.models.topics.options import read_options
-from provi.models.topics.stratum import Stratum, in_blocks
-from provi.models.topics.workers import few_at_a_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,7 +119,7 @@ class AbstractFittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
         With each topic stands its mean share in documents of the model. `vocabulary` as for `top_words`.
         """
-        from provi.report.topics import plot_topics
+        from provi.models.topics.plots import plot_topics
 
         words = self.top_words(n, vocabulary)
         weights = np.take_along_axis(self.components_, self._best_words(n), axis=1)
@@ -133,7 +130,7 @@ class AbstractFittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
 
         `vocabulary` as for `top_words`; without it and names of the columns at `fit` the topics have numbers only.
         """
-        from provi.report.topics import plot_correlations
+        from provi.models.topics.plots import plot_correlations
 
         check_is_fitted(self)
         named = vocabulary is not None or hasattr(self, "feature_names_in_")

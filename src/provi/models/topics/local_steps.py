@@ -23,9 +23,8 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 
 from provi.core.compilation import lean_jit
-from provi.models.corpus import Documents
 from provi.models.topics import likelihood
-from provi.models.topics.chunks import in_chunks, out_of_chunks
+from provi.models.topics.corpus import Documents, in_chunks, out_of_chunks
 from provi.models.topics.draws import BaseDraws, draws_from
 from provi.models.topics.model import LocalPosterior, TopicPrior
 

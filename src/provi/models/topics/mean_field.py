@@ -22,9 +22,8 @@ import jax
 import jax.numpy as jnp
 
 from provi.core.compilation import lean_jit
-from provi.models.corpus import Documents
 from provi.models.topics import likelihood
-from provi.models.topics.chunks import in_chunks, out_of_chunks
+from provi.models.topics.corpus import Documents, in_chunks, out_of_chunks
 from provi.models.topics.model import LocalPosterior, TopicPrior
 from provi.models.topics.newton import Point, minimise, prior_factors, safe_root, word_terms
 

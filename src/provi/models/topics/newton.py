@@ -20,9 +20,8 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 
 from provi.core.compilation import lean_jit
-from provi.models.corpus import Documents
 from provi.models.topics import likelihood
-from provi.models.topics.chunks import in_chunks, out_of_chunks
+from provi.models.topics.corpus import Documents, in_chunks, out_of_chunks
 from provi.models.topics.local_steps import cold_start
 from provi.models.topics.model import LocalPosterior, TopicPrior
 
@@ -185,3 +184,129 @@ def _descend(evaluate, mean, root, rounding, tol, max_steps):
 
 def _centred(array):
     return array - jnp.mean(array, axis=-1, keepdims=True)
+
+
+# The delta method for the documents' posteriors (Wang and Blei 2013): the ELBO with a Taylor expansion inside.
+#
+# In "Variational inference in nonconjugate models" (JMLR 14, 2013) each word's topic has a factor $\phi_u$ of its own,
+# and $E_q\log\sum e^z$ is replaced by its second-order expansion at m. With $C(m) = W(diag\,\pi-\pi\pi')$ maximised is
+#
+# $$\sum_{uk}c_u\phi_{uk}(m_k + \log B_{uk} - \log\phi_{uk}) - W\log\sum_ke^{m_k} - \tfrac12tr(C(m)V)
+# - KL(q\|N(\mu,\Sigma)).$$
+#
+# The best $\phi_{uk}\propto B_{uk}e^{m_k}$ turns the first sum into $\sum_uc_u\log(B_u\cdot e^m)$, so it is
+# $-f(m) - \frac12tr(C(m)V) - KL$; the best V is $(\Sigma^{-1}+C(m))^{-1}$. What is left is to minimise in m
+#
+# $$f(m) + \tfrac12(m-\mu)'\Sigma^{-1}(m-\mu) + \tfrac12\log\det(I + \Sigma C(m)),$$
+#
+# with the gradient $\nabla f + \Sigma^{-1}(m-\mu) + \frac W2(diag\,\pi-\pi\pi')(diag\,V - 2V\pi)$: by the envelope
+# theorem V counts as fixed, and $\partial\pi_j/\partial m_k = \pi_j(\delta_{jk}-\pi_k)$.
+#
+# With the topics of the words summed out, the expansion of f has $\nabla^2f$ in the place of C. That objective is not
+# bounded: f is not convex, and where $\Sigma^{-1}+\nabla^2f(m)$ is indefinite it grows with V without limit. C is
+# positive semi-definite, so that the objective above is at most $-\min f$; but it does not bound the evidence.
+
+
+def infer_delta(
+    documents: Documents,
+    topics: Any,
+    prior: TopicPrior,
+    start: LocalPosterior | None = None,
+    *,
+    tol: Any = 1e-3,
+    max_steps: Any = 100,
+) -> tuple[LocalPosterior, Any]:
+    r"""The maximisers (m, V) of the expanded ELBO, and the number of steps for each document.
+
+    The steps are Newton's but for the curvature of the log determinant, which is left out of the matrix (not of the
+    gradient g). A document is finished when $\frac12g'M^{-1}g \le$ `tol` nats, M that matrix.
+
+    **Arguments:**
+
+    - `documents`, `topics`, `prior`: as for `local_steps.infer`.
+    - `start`: posteriors of an earlier call, of which the means are used; default: the prior's mean.
+    - `tol`, `max_steps`: when to stop.
+    """
+    return minimise(_expanded, documents, topics, prior, start, "full", tol, max_steps)
+
+
+def _expanded(prior, mean, _, scaled, counts):
+    terms = word_terms(mean, jnp.zeros_like(mean), scaled, counts)
+    distance = prior.inverse_root @ (mean - prior.mean)
+    root, shares = posterior_root(prior, terms.complete), terms.shares
+    slopes = jnp.sum(root**2, axis=1) - 2 * (root @ (root.T @ shares))
+    bent = jnp.sum(counts) / 2 * shares * (slopes - shares @ slopes)
+    preconditioner = safe_root(prior, terms)
+    white = preconditioner.T @ (terms.gradient + bent + prior.inverse_root.T @ distance)
+    log_det = -jnp.sum(jnp.log(jnp.diagonal(root)))
+    descent = jnp.sum(white**2)
+    objective = terms.value + jnp.sum(distance**2) / 2 + log_det
+    return Point(mean, root, objective, -(preconditioner @ white), descent, descent / 2)
+
+
+# Laplace's approximation of the documents' posteriors (Wang and Blei 2013).
+#
+# $q = N(\hat z, V)$ with $\hat z$ a minimum of $F(z) = f(z) + \frac12(z-\mu)'\Sigma^{-1}(z-\mu)$ and $V$ the inverse of
+# a
+# curvature at it.
+#
+# Wang and Blei ("Variational inference in nonconjugate models", JMLR 14, 2013) keep the topic of each word as a
+# variable with a factor $\phi_u$ of its own, and alternate: $\phi_{uk}\propto B_{uk}e^{\hat z_k}$ (their $E_q\log\pi_k$
+# differs from $\hat z_k$ by the same number for all k), then $\hat z$ maximises
+# $n'z - W\log\sum e^z - \frac12(z-\mu)'\Sigma^{-1}(z-\mu)$ with $n_k = \sum_uc_u\phi_{uk}$. Where neither moves,
+# $n - W\pi = \Sigma^{-1}(\hat z-\mu)$, and $W\pi - n$ is the gradient of f: their fixed points are the stationary
+# points
+# of F, which Newton's method finds sooner. Their curvature is that of the second problem,
+# $\Sigma^{-1} + W(diag\,\pi-\pi\pi')$, `curvature="assigned"` here: it takes the topics of the words as known, and is
+# never smaller than the Hessian of F itself, `curvature="summed"`, with the topics of the words summed out.
+
+
+def infer_laplace(
+    documents: Documents,
+    topics: Any,
+    prior: TopicPrior,
+    start: LocalPosterior | None = None,
+    *,
+    curvature: str = "summed",
+    tol: Any = 1e-3,
+    max_steps: Any = 100,
+) -> tuple[LocalPosterior, Any]:
+    r"""The modes, and $V = (\Sigma^{-1} + H)^{-1}$ at each; and the number of Newton steps.
+
+    A document is finished when $\frac12g'M^{-1}g \le$ `tol` nats, g the gradient of F and M the matrix of the Newton
+    step. F is not convex: which of its minima is found depends on the start. Where $\Sigma^{-1} + \nabla^2f$ is not
+    positive definite, which at a minimum can only be by rounding or for want of steps, both M and V have the
+    `"assigned"` curvature, which always is.
+
+    **Arguments:**
+
+    - `documents`, `topics`, `prior`: as for `local_steps.infer`.
+    - `start`: posteriors of an earlier call, of which the means are used; default: the prior's mean.
+    - `curvature`: `"summed"`, or `"assigned"` for the covariance of Wang and Blei.
+    - `tol`, `max_steps`: when to stop.
+    """
+    if curvature not in _EVALUATIONS:
+        raise ValueError(f"curvature must be 'summed' or 'assigned', not {curvature!r}.")
+    return minimise(_EVALUATIONS[curvature], documents, topics, prior, start, "full", tol, max_steps)
+
+
+def _point(prior, mean, scaled, counts):
+    """The `Point` with the Hessian's root, and the terms of the words."""
+    terms = word_terms(mean, jnp.zeros_like(mean), scaled, counts)
+    distance = prior.inverse_root @ (mean - prior.mean)
+    root = safe_root(prior, terms)
+    white = root.T @ (terms.gradient + prior.inverse_root.T @ distance)
+    objective, descent = terms.value + jnp.sum(distance**2) / 2, jnp.sum(white**2)
+    return Point(mean, root, objective, -(root @ white), descent, descent / 2), terms
+
+
+def _summed(prior, mean, _, scaled, counts):
+    return _point(prior, mean, scaled, counts)[0]
+
+
+def _assigned(prior, mean, _, scaled, counts):
+    point, terms = _point(prior, mean, scaled, counts)
+    return point._replace(root=posterior_root(prior, terms.complete))
+
+
+_EVALUATIONS = {"summed": _summed, "assigned": _assigned}

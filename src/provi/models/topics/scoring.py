@@ -8,8 +8,8 @@ import scipy.sparse
 
 from provi.core.checks import as_array
 from provi.core.precision import double_precision
-from provi.models.corpus import bucket_documents, coarse_width, with_words, word_totals
-from provi.models.correlated_topic_model import CorrelatedTopicModel
+from provi.models.topics.corpus import bucket_documents, coarse_width, with_words, word_totals
+from provi.models.topics.correlated_topic_model import CorrelatedTopicModel
 from provi.models.topics.model import TopicPrior
 from provi.models.topics.options import global_settings, read_options
 from provi.models.topics.training import stochastic_em

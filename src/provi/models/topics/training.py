@@ -8,16 +8,20 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from provi.algorithms.conjugate_svi import forgetting_rate
+from provi.algorithms.mirror.conjugate_svi import forgetting_rate
 from provi.core.precision import double_precision
-from provi.models.corpus import Corpus
-from provi.models.topics.draws import BaseDraws, base_draws
+from provi.models.topics.corpus import Corpus
+from provi.models.topics.draws import BaseDraws, base_draws, worker_pool
 from provi.models.topics.e_step import LocalSettings, contribute, find_posteriors
 from provi.models.topics.elbo import quick_elbos
-from provi.models.topics.global_steps import GlobalSettings, TopicStatistics, accumulate, empty_statistics, update
-from provi.models.topics.model import TopicPrior
-from provi.models.topics.stratum import Stratum, in_blocks
-from provi.models.topics.workers import worker_pool
+from provi.models.topics.global_steps import (
+    GlobalSettings,
+    TopicStatistics,
+    accumulate,
+    empty_statistics,
+    update,
+)
+from provi.models.topics.model import Stratum, TopicPrior, in_blocks
 from provi.runtime.progress import ProgressBar
 
 PATIENCE = 3

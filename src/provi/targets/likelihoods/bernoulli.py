@@ -7,13 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import erfc
 
-from provi.core.functions import softplus
-from provi.core.logistic_normal import DENSITY_ERROR, SIGMOID_ERROR, VALUE_ERROR, density_moments, softplus_moments
+from provi.core.logistic_normal import (
+    DENSITY_ERROR,
+    SIGMOID_ERROR,
+    VALUE_ERROR,
+    density_moments,
+    softplus,
+    softplus_moments,
+)
 from provi.core.normal_cdf import negative_log_normal_cdf
 from provi.core.types import RandomKey
 from provi.targets.data import read_binary
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
-from provi.targets.link_moments import LinkMoments, MomentErrors
+from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
 
 
 class BernoulliLogit(AbstractLikelihood):

@@ -12,7 +12,7 @@ from provi.core.precision import double_precision, floating_dtype
 from provi.core.types import RandomKey, Scalar
 from provi.targets.data import read_real
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
-from provi.targets.link_moments import LinkMoments, MomentErrors
+from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
 
 
 class GaussianNoise(AbstractLikelihood):

@@ -8,7 +8,7 @@ import numpy as np
 from jax.scipy.special import gammaln
 
 from provi.core.checks import check_positive
-from provi.core.functions import softplus
+from provi.core.logistic_normal import softplus
 from provi.core.precision import double_precision, floating_dtype
 from provi.core.types import RandomKey, Scalar
 from provi.targets.data import read_counts

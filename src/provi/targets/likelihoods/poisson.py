@@ -10,7 +10,7 @@ from jax.scipy.special import gammaln
 from provi.core.types import RandomKey
 from provi.targets.data import read_counts
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
-from provi.targets.link_moments import LinkMoments, MomentErrors
+from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
 
 _LARGEST_RATE = 1e8
 

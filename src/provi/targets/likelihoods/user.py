@@ -10,7 +10,7 @@ import numpy as np
 from provi.core.checks import check_positive
 from provi.core.precision import double_precision, floating_dtype
 from provi.core.types import Scalar
-from provi.targets.constants import Status
+from provi.targets.base import Status
 from provi.targets.data import read_real
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
 

@@ -1,0 +1,1 @@
+"""Methods with a table of surrogates: MISO, MISSO and their kind."""

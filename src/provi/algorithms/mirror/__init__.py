@@ -1,0 +1,1 @@
+"""The one step, argmin <g, w> + h(w) + D(w, w_t)/step, over exponential families."""

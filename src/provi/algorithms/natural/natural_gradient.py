@@ -1,0 +1,228 @@
+r"""Natural-gradient descent for linear models, with exact expectations and a step size that proves its own descent.
+
+In the mean parameters $(m, V + mm')$ of a Gaussian $q$, mirror descent on the likelihood part with the prior
+treated exactly is (paper 002's closed form; $P = V^{-1}$, prior $N(\mu_0, L_0^{-1})$, $r = 1/(1 + \beta)$)
+
+$$P_+ = rP + (1-r)(L_0 + X'\Gamma X), \qquad m_+ = m - (1-r)P_+^{-1}\bigl(L_0(m - \mu_0) + X'\alpha\bigr),$$
+
+$\alpha_n = E\ell_n'$, $\gamma_n = E\ell_n''$ under $q$: integrals on a line. Where the likelihood part is smooth
+relative to the divergence along the step, $F(q) - F(q_+) \ge (1 + 1/\beta)KL(q\|q_+)$. A trial is accepted when half
+of that is seen, $F(q) - F(q_+) \ge \tfrac12(1 + 1/\beta)KL(q\|q_+)$, else $\beta$ is reduced. So $F$ falls at every
+accepted step, and $\sum_k(1 + 1/\beta_k)KL(q_k\|q_{k+1}) \le 2(F_0 - F^*)$: the steps tend to zero.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import cho_solve, solve_triangular
+
+from provi.algorithms.base import AbstractAlgorithm, StepInfo, check_parts
+from provi.algorithms.guarantee import Guarantee
+from provi.certificates.linear.whitened_pass import check_normal, square_root
+from provi.core.tree import select, squared_norm
+from provi.core.types import Count, Flag, Matrix, Scalar, Vector
+from provi.families.bases import Normal
+from provi.families.location_scale import LocationScale, Point
+from provi.families.marginals import marginal_quadrature
+from provi.families.scales import Diagonal, Symmetric, Triangular
+from provi.schedules.batch_sizes import AbstractBatchSize, ConstantBatch
+from provi.targets.likelihoods.moments import quadrature_moments
+from provi.targets.linear_model import AbstractLinearModel, Rows, keep, sum_over_rows
+
+_GROWTH, _LARGEST_STEP, _FULL_STEP, _POINT_VARIANCE = 4.0, 1e8, 8.0, 1e-6
+
+
+class Evaluation(eqx.Module):
+    """One pass over the data at q: the negative ELBO, the likelihood part of it, X'alpha and X' diag(gamma) X."""
+
+    negative_elbo: Scalar
+    likelihood: Scalar
+    slope: Vector
+    curvature: Matrix
+
+
+class NaturalGradientState(eqx.Module):
+    """The accepted member of the family with its precision and evaluation, the step size, the step number.
+
+    - `stage`: 0 while only the location means something, 1 when the point is to be evaluated, 2 in the iteration.
+    - `failures`: trials rejected in a row. - `gradient_norms`: |C' grad_m| and |C' P C - I|_F, dimensionless: the gap
+      is about half the sum of their squares.
+    """
+
+    point: Point
+    precision: Matrix
+    evaluation: Evaluation
+    step_size: Scalar
+    step: Count
+    stage: Count
+    failures: Count
+    gradient_norms: tuple[Scalar, Scalar]
+
+
+class NaturalGradient(AbstractAlgorithm):
+    r"""The iteration above; one step is one pass over the data, whether the trial is accepted or not.
+
+    `step_size` is the first beta; it is quadrupled after a success and divided by four after a failure, a beta above 8
+    (nearly the full step) counting as 8. For a diagonal scale the location moves by the full Newton matrix, the scale
+    by its diagonal, and a trial is accepted when the negative ELBO falls by a share of what its slope promises
+    (Armijo). `from_curvature` starts from the location of the start only, with the inverse curvature of the potential
+    there as covariance, at the cost of one pass.
+
+    **Requires** a linear model and a triangular, symmetric or diagonal scale; any base.
+    **Guarantee**: descent at every accepted step (above); what is left is bounded by the certificate, not a priori.
+    **Cost per step** O(N d^2 + d^3).
+    """
+
+    from_curvature: Any = eqx.field(default=False, converter=lambda value: np.asarray(value, bool))
+    step_size: Any = eqx.field(
+        default=1e8, converter=lambda value: np.asarray(value, float) if isinstance(value, int | float) else value
+    )
+    rule: Any = None
+    num_draws: AbstractBatchSize = eqx.field(default_factory=lambda: ConstantBatch(1))
+    guarantee: Guarantee | None = eqx.field(static=True, default=None)
+
+    def resolve(self, target, family):
+        check_parts(target, family, None)
+        if not isinstance(target, AbstractLinearModel):
+            raise ValueError(
+                f"NaturalGradient needs a linear model such as targets.LogisticRegression, not "
+                f"{type(target).__name__}. Use StochasticNaturalGradient() for any other log density."
+            )
+        if family.scale == "low_rank":
+            raise ValueError("NaturalGradient has no low-rank form: use scale='diagonal' or 'triangular'.")
+        if isinstance(family.base, Normal):
+            return self
+        check_normal(target, family)
+        rule = tuple(jnp.asarray(x, target.dtype) for x in marginal_quadrature(family.base, family.dim))
+        return eqx.tree_at(lambda a: a.rule, self, rule, is_leaf=lambda x: x is None)
+
+    def init(self, point):
+        dim, dtype = point.loc.shape[0], point.loc.dtype
+        # Made on the host: outside a compiled function every operation of JAX is compiled by itself.
+        infinite, one = jnp.asarray(np.asarray(np.inf, dtype)), jnp.asarray(np.ones((), dtype))
+        vector, matrix = jnp.asarray(np.zeros(dim, dtype)), jnp.asarray(np.zeros((dim, dim), dtype))
+        root = square_root(point)
+        precision = np.linalg.inv(root @ root.T)
+        return NaturalGradientState(
+            point,
+            jnp.asarray(((precision + precision.T) / 2).astype(dtype)),
+            Evaluation(infinite, infinite, vector, matrix),
+            jnp.asarray(np.asarray(self.step_size, dtype)),
+            step=jnp.asarray(np.asarray(0)),
+            stage=jnp.asarray(np.where(self.from_curvature, 0, 1)),
+            failures=jnp.asarray(np.asarray(0)),
+            gradient_norms=(one, one),
+        )
+
+    def step(self, key, state, target: Any, family, shrink):
+        del key
+        old = state.evaluation
+        moving = state.stage == 2
+        whitener = target.prior.whitener()
+        prior_precision = whitener.T @ whitener
+        beta = state.step_size * shrink
+        share = beta / (1 + beta)
+        wanted = prior_precision + old.curvature
+        gradient = prior_precision @ (state.point.loc - target.prior.mean) + old.slope
+        diagonal = family.scale == "diagonal"
+        goal = jnp.diag(jnp.diagonal(wanted)) if diagonal else wanted
+        precision = jnp.where(moving, state.precision + share * (goal - state.precision), state.precision)
+        newton = cho_solve((jnp.linalg.cholesky(wanted if diagonal else precision), True), gradient)
+        loc = jnp.where(moving, state.point.loc - share * newton, state.point.loc)
+        trial = Point(loc, scale_from_precision(precision, family.scale))
+        new = evaluate(target, family, trial, self.rule, whitener, state.stage > 0)
+        promised = 1e-4 * share * jnp.dot(gradient, newton)
+        if not diagonal:
+            promised = _half_divergence(state, trial, precision, beta)
+        # Rounding decides between equal values at the end of the run: do not let it stop the last steps.
+        slack = 64 * jnp.finfo(loc.dtype).eps * jnp.abs(old.likelihood)
+        enough = new.negative_elbo <= old.negative_elbo - promised + slack
+        accepted = jnp.isfinite(new.negative_elbo) & (~moving | enough)
+        # After stage 0 the curvature at the centre is the precision to begin with; nothing is known of its ELBO.
+        unknown = jnp.where(state.stage == 0, jnp.inf, new.negative_elbo)
+        new = eqx.tree_at(lambda e: e.negative_elbo, new, unknown)
+        centre = prior_precision + new.curvature
+        precision = jnp.where(state.stage == 0, jnp.diag(jnp.diagonal(centre)) if diagonal else centre, precision)
+        grown = jnp.where(moving, jnp.minimum(_GROWTH * state.step_size, _LARGEST_STEP), state.step_size)
+        norms = _whitened_norms(trial, new, target, prior_precision)
+        zero = jnp.zeros_like(state.failures)
+        stage = jnp.minimum(state.stage + 1, 2)
+        better = NaturalGradientState(trial, precision, new, grown, state.step + 1, stage, zero, norms)
+        smaller, failures = state.step_size / _GROWTH, state.failures + 1
+        same = NaturalGradientState(
+            state.point, state.precision, old, smaller, state.step + 1, state.stage, failures, state.gradient_norms
+        )
+        chosen = select(accepted, better, same)
+        size = jnp.sqrt(squared_norm(chosen.point))
+        info = StepInfo(beta, jnp.asarray(1, jnp.int32), chosen.gradient_norms[0], chosen.gradient_norms[1], size)
+        return chosen, info
+
+    def output(self, state):
+        return state.point
+
+    def recorded_elbo(self, state):
+        return -np.asarray(state.evaluation.negative_elbo), 0.0 if int(state.stage) == 2 else np.nan
+
+
+def evaluate(
+    target: AbstractLinearModel, family: LocationScale, point: Point, rule: Any, whitener: Matrix, spread: Flag
+) -> Evaluation:
+    """One pass over the data; without `spread` the data see the location only."""
+    root = point.scale.apply(jnp.eye(family.dim, dtype=point.loc.dtype)).T  # C
+
+    def sums(rows: Rows, real: Any) -> Any:
+        design = rows.design
+        variance = jnp.where(spread, jnp.sum((design @ root) ** 2, axis=1), _POINT_VARIANCE)
+        centre, variance = design @ point.loc, rows.total_variance(variance)
+        if rule is None:
+            moments = target.gaussian_moments(centre, variance, rows.response)
+        else:
+            moments = quadrature_moments(
+                lambda eta: target.link_potential(eta, rows.response), centre, jnp.sqrt(variance), rule
+            )
+        moments = keep(real, moments)
+        curvature = design.T @ (moments.weight[:, None] * design)
+        return jnp.sum(moments.value), design.T @ moments.slope, curvature
+
+    likelihood, slope, curvature = sum_over_rows(target, sums)
+    prior = target.prior.potential(point.loc) + 0.5 * jnp.sum((whitener @ root) ** 2)
+    negative_elbo = likelihood + prior - family.entropy(point)
+    return Evaluation(negative_elbo, likelihood, slope, (curvature + curvature.T) / 2)
+
+
+def scale_from_precision(precision: Matrix, kind: str) -> Any:
+    """The scale C of the given kind with CC' = P^-1."""
+    match kind:
+        case "diagonal":
+            return Diagonal(1 / jnp.sqrt(jnp.diagonal(precision)))
+        case "symmetric":
+            values, vectors = jnp.linalg.eigh(precision)
+            root = (vectors / jnp.sqrt(values)[None, :]) @ vectors.T
+            return Symmetric((root + root.T) / 2)
+        case _:
+            # P = K'K with K lower triangular is the Cholesky factorisation of P with its axes reversed; C = K^-1.
+            factor = jnp.linalg.cholesky(precision[::-1, ::-1])[::-1, ::-1].T
+            return Triangular(solve_triangular(factor, jnp.eye(precision.shape[0], dtype=precision.dtype), lower=True))
+
+
+def _whitened_norms(
+    point: Point, at: Evaluation, target: AbstractLinearModel, prior_precision: Matrix
+) -> tuple[Scalar, Scalar]:
+    root = point.scale.apply(jnp.eye(point.loc.shape[0], dtype=point.loc.dtype)).T
+    gradient = prior_precision @ (point.loc - target.prior.mean) + at.slope
+    whitened = root.T @ (prior_precision + at.curvature) @ root
+    residual = whitened - jnp.eye(whitened.shape[0], dtype=whitened.dtype)
+    if isinstance(point.scale, Diagonal):
+        residual = jnp.diagonal(residual)
+    return jnp.sqrt(jnp.sum((root.T @ gradient) ** 2)), jnp.sqrt(jnp.sum(residual**2))
+
+
+def _half_divergence(state: NaturalGradientState, trial: Point, precision: Matrix, beta: Scalar) -> Scalar:
+    """(1 + 1/beta) KL(q || q_+) / 2; for another base, that of the Gaussians with the same moments."""
+    move = trial.loc - state.point.loc
+    trace = jnp.sum(precision * state.point.scale.covariance())
+    log_det = trial.scale.log_det() - state.point.scale.log_det()
+    divergence = 0.5 * (trace - move.shape[0] + jnp.dot(move, precision @ move)) + log_det
+    return 0.5 * (1 + 1 / beta) * divergence

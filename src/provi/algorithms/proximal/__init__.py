@@ -1,0 +1,1 @@
+"""Stochastic proximal and projected gradients on location-scale families, with their theorems."""

@@ -1,0 +1,246 @@
+"""The certificate of a fit: what is proven of it, on what assumptions, and what would prove more."""
+
+import dataclasses
+import io
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from provi.certificates.bounds import GapBound, at_most
+from provi.certificates.posterior import PosteriorBound
+
+# A place where a target is seen to be less convex than was claimed.
+
+
+@dataclasses.dataclass(frozen=True)
+class Counterexample:
+    """Curvature of the potential below what was claimed of it; no bound that rests on the claim is issued.
+
+    - `point`, `direction`: where. With a second derivative, the curvature is that at `point` along the unit vector
+      `direction`; with first derivatives only, it is the average one on the segment from `point` to
+      `point + direction`.
+    - `curvature`: what was found, x' (Hessian) x for the unit vector x along `direction`.
+    - `claimed`: the least that it should be: 0 for a convex potential, mu for a strongly convex one.
+    """
+
+    point: np.ndarray
+    direction: np.ndarray
+    curvature: float
+    claimed: float
+
+    def __str__(self) -> str:
+        shown = np.array2string(self.point, precision=6, threshold=10)
+        needed = "a log-concave density has at least 0"
+        if self.claimed:
+            needed = f"strong_convexity = {self.claimed:.4g} needs at least that"
+        return f"curvature {self.curvature:.4g} found at {shown}, where {needed}"
+
+
+_COLOURS = {
+    "proven": "green",
+    "declared": "cyan",
+    "estimated": "yellow",
+    "conditional": "yellow",
+    "unknown": "dim",
+    "violated": "bold red",
+}
+_LARGEST_LISTED = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Assumption:
+    """One statement, its value if it has one, its status and the reason for the status."""
+
+    statement: str
+    value: float | bool | None
+    status: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """What is proven of a fit.
+
+    - `status`: 'proven' when `gap` follows from proven or declared properties of the target, 'conditional' when it
+      rests on one that was not verified, 'none' when there is no bound. A Monte-Carlo bound is 'proven' at its
+      `confidence`, which is asymptotic and, where smoothness is unknown, rests on an audit of the tails: a row
+      'estimated' in `assumptions`.
+    - `gap`: an upper bound, in nats, on how much better the best member of the family is; None when there is none.
+    - `confidence`: the probability with which `gap` holds at least; None for a deterministic bound.
+    - `kl`: an upper bound on KL(q || posterior), None when there is none; `posterior`: that and what follows from it.
+    - `bounds`: every bound that was computed; `gap` is the smallest of the best status.
+    - `assumptions`: one row each. - `counterexample`: a place where an assumption fails, if one was found.
+    - `theorem`, `a_priori_bound`, `a_priori_metric`: what the algorithm's theorem promised, in expectation over runs,
+      before this run was made. - `notes`: what is missing and what would tighten the statement.
+    - `names`: of the parameters. - `num_gradients`: of the log density, spent on the bounds; passes over the data where
+      the bounds are deterministic.
+    """
+
+    status: str
+    gap: float | None
+    kl: float | None
+    assumptions: tuple[Assumption, ...]
+    confidence: float | None = None
+    bounds: tuple[GapBound, ...] = ()
+    posterior: PosteriorBound | None = None
+    counterexample: Counterexample | None = None
+    theorem: str | None = None
+    a_priori_bound: float | None = None
+    a_priori_metric: str | None = None
+    notes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    num_gradients: int = 0
+    recompute: Callable[[int], "Certificate"] | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    @property
+    def conditional_gap(self) -> float | None:
+        """The smallest conditional bound, beside a proven one or instead of it; `bounds` says what it assumes."""
+        values = [bound.value for bound in self.bounds if bound.status == "conditional"]
+        return min(values) if values and math.isfinite(min(values)) else None
+
+    def verify(self, seed: int) -> "Certificate":
+        """The same certificate computed again, with fresh randomness from `seed`."""
+        if self.recompute is None:
+            raise ValueError(
+                "This certificate was read from a file, without the target that it is about: "
+                "call provi.certify(target, fit, seed=...) instead."
+            )
+        return self.recompute(seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON; infinite bounds become null."""
+        fields = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "recompute"
+        }
+        return {name: _plain(value) for name, value in fields.items()}
+
+    def to_json(self) -> str:
+        """The certificate as JSON."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> "Certificate":
+        """The inverse of `to_dict`, but for `recompute`."""
+        found, posterior = data["counterexample"], data["posterior"]
+        return Certificate(
+            **{
+                **data,
+                "assumptions": tuple(Assumption(**row) for row in data["assumptions"]),
+                "bounds": tuple(
+                    GapBound(**{**row, "value": math.inf if row["value"] is None else row["value"]})
+                    for row in data["bounds"]
+                ),
+                "posterior": posterior
+                and PosteriorBound(**{**posterior, "coordinate_error": tuple(posterior["coordinate_error"])}),
+                "counterexample": found
+                and Counterexample(
+                    **{**found, "point": np.asarray(found["point"]), "direction": np.asarray(found["direction"])}
+                ),
+                "notes": tuple(data["notes"]),
+                "names": tuple(data["names"]),
+            }
+        )
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one sentence."""
+        if self.gap is None:
+            return "Not certified: no bound on the gap."
+        level = "" if self.confidence is None else f" with confidence {self.confidence:g}"
+        words = "Proven" if self.status == "proven" else "Conditional (see the bound's assumption)"
+        return f"{words}: within {at_most(self.gap)} nats of the best member of the family{level}."
+
+    def tables(self) -> tuple[Table, ...]:
+        """Gap bounds, distance to the posterior, assumptions."""
+        tables = []
+        if self.bounds:
+            bounds = _table("Optimality gap, upper bounds in nats", "bound", "gap", "status", "holds", "grounds")
+            for row in self.bounds:
+                value = at_most(row.value) if math.isfinite(row.value) else "-"
+                holds = "always" if row.confidence is None else f"{row.confidence:g}"
+                bounds.add_row(escape(row.name), value, _coloured(row.status), holds, escape(row.detail))
+            tables.append(bounds)
+        if self.posterior is not None:
+            tables.append(self._posterior_table(self.posterior))
+        ledger = _table("Assumptions", "assumption", "value", "status", "grounds")
+        for row in self.assumptions:
+            value = "" if row.value is None else str(row.value) if isinstance(row.value, bool) else f"{row.value:.4g}"
+            ledger.add_row(escape(row.statement), value, _coloured(row.status), escape(row.reason))
+        return (*tables, ledger)
+
+    def _posterior_table(self, bound: PosteriorBound) -> Table:
+        title = f"Distance to the posterior, upper bounds, confidence {bound.confidence:g}"
+        table = _table(title, "quantity", "at most")
+        table.add_row("KL(q || posterior), nats", at_most(bound.kl))
+        table.add_row("error of any posterior probability", at_most(bound.total_variation))
+        listed = list(zip(self.names, bound.coordinate_error, strict=False))
+        for name, error in listed[:_LARGEST_LISTED]:
+            table.add_row(escape(f"error of the mean and of the sd of {name}"), at_most(error))
+        if len(listed) > _LARGEST_LISTED:
+            table.add_row(f"... of {len(listed) - _LARGEST_LISTED} more", at_most(max(bound.coordinate_error)))
+        return table
+
+    def print(self, console: Console | None = None) -> None:
+        """Print the verdict, the tables, the theorem's bound and the notes."""
+        console = console or Console()
+        console.print(self.headline, style="bold", markup=False, highlight=False)
+        for table in self.tables():
+            console.print()
+            console.print(table)
+        if self.theorem is not None and self.a_priori_bound is not None:
+            console.print(
+                f"{self.theorem}: expected {self.a_priori_metric} <= {at_most(self.a_priori_bound, 4)}, a priori"
+            )
+        for note in self.notes:
+            console.print(f"- {note}", style="dim", markup=False, highlight=False)
+
+    def __str__(self) -> str:
+        console = Console(width=118, file=io.StringIO())
+        self.print(console)
+        return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def at_confidence(certificate: Certificate, confidence: float) -> Certificate:
+    """The certificate with a lower `confidence`: the one that holds for all of the tries it was chosen from."""
+
+    def lowered(level: float | None) -> float | None:
+        return None if level is None else min(level, confidence)
+
+    bounds = tuple(dataclasses.replace(row, confidence=lowered(row.confidence)) for row in certificate.bounds)
+    posterior = certificate.posterior
+    if posterior is not None:
+        posterior = dataclasses.replace(posterior, confidence=min(posterior.confidence, confidence))
+    return dataclasses.replace(
+        certificate, bounds=bounds, posterior=posterior, confidence=lowered(certificate.confidence)
+    )
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", show_edge=False, pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _coloured(status: str) -> str:
+    return f"[{_COLOURS.get(status, '')}]{status}[/]" if status in _COLOURS else status
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case float() if not math.isfinite(value):
+            return None
+        case np.ndarray():
+            return value.tolist()
+        case tuple():
+            return [_plain(item) for item in value]
+        case Assumption() | GapBound() | PosteriorBound() | Counterexample():
+            return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        case _:
+            return value

@@ -1,0 +1,1 @@
+"""Deterministic bounds in N-space: Gaussian processes, linear models with more columns than rows."""

@@ -1,0 +1,1 @@
+"""Deterministic bounds for linear models."""

@@ -1,0 +1,161 @@
+r"""Deterministic bounds on the optimality gap for linear models: (a), (b) and (d) of docs/theory/certificates.md.
+
+Coordinates: a competitor of $q = (m, C)$ is $(m + Cv, C(I + D))$ with $I + D$ symmetric positive definite (diagonal
+for a diagonal scale). The objective has gradient $g$ in $v$ and $S - I$ in $D$ at $q$. All three bounds split into a
+part for the mean, from $g$, and a part for the covariance, from $S$; $J(S) = \mathrm{tr}(S - I) - \log\det S$ needs
+convexity only.
+"""
+
+import math
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from provi.certificates.bounds import LOCAL, GapBound, log_det_gap, region_bound
+from provi.certificates.linear.whitened_pass import (
+    WhitenedPass,
+    curvature_on_region,
+    line_arguments,
+    rounded_down,
+    whitened_pass,
+)
+from provi.families.location_scale import LocationScale, Point
+from provi.targets.linear_model import AbstractLinearModel
+
+NAMES = ("strong convexity (a)", "linearisation (b)", LOCAL)
+_LARGEST_PRIOR_PART = 300
+"""Dimension above which the singular values of (b) are not worth their cost: (d) is sharper."""
+
+
+def linear_model_bounds(target: AbstractLinearModel, family: LocationScale, point: Point) -> tuple[GapBound, ...]:
+    """The three bounds at `point`, in one pass over the data for (a) and (b) and one for each radius of (d).
+
+    **Arguments:**
+
+    - `target`: the model. - `family`, `point`: the member q; any base and any scale.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # far from the optimum: infinite
+        at = whitened_pass(target, family, point)
+        numbers = (at.gradient, at.curvature, at.gradient_error, at.curvature_error)
+        if not all(np.isfinite(x).all() for x in numbers):
+            reason = "the mean of a data term under q is infinite, or beyond the quadrature; or the prior is singular"
+            return tuple(GapBound(name, math.inf, "proven", detail=reason) for name in NAMES)
+        return strong_convexity_bound(at), linearisation_bound(at), local_bound(target, family, at)
+
+
+def strong_convexity_bound(at: WhitenedPass) -> GapBound:
+    r"""(a): $\tfrac12|\nabla f|^2_{H^{-1}}$ over (v, D), with $\tilde H = C'HC$ the curvature of the prior.
+
+    $E|v + Du|^2_{\tilde H} = |v|^2_{\tilde H} + \langle D, \tilde HD\rangle$: on symmetric D, in the eigenbasis of
+    $\tilde H$, $\sum_{ij}D_{ij}^2(h_i + h_j)/2$; on diagonal D, $\sum_iD_{ii}^2\tilde H_{ii}$.
+    """
+    values, vectors = np.linalg.eigh(at.lower)
+    if not values[0] > 0:
+        return GapBound(NAMES[0], math.inf, "proven", detail="no positive curvature bound")
+    residual = at.curvature - np.eye(len(values))
+    if at.diagonal:
+        weights = np.diagonal(at.lower)
+        norm = math.sqrt(np.sum(np.diagonal(residual) ** 2 / weights)) + at.curvature_error / math.sqrt(weights.min())
+    else:
+        rotated = vectors.T @ residual @ vectors
+        metric = 2 / (values[:, None] + values[None, :])
+        norm = math.sqrt(np.sum(rotated**2 * metric)) + at.curvature_error / math.sqrt(values[0])
+    covariance = 0.5 * np.square(norm)
+    return GapBound(NAMES[0], float(mean_part(at, at.lower, float(values[0])) + covariance), "proven")
+
+
+def linearisation_bound(at: WhitenedPass) -> GapBound:
+    """(b): the linearisation gap with the Gaussian prior in h, or with nothing but -log det in it: the smaller."""
+    covariance = log_det_part(at)
+    if len(at.gradient) <= _LARGEST_PRIOR_PART:
+        covariance = min(covariance, prior_part(at))
+    smallest = float(np.linalg.eigvalsh(at.lower)[0])
+    return GapBound(NAMES[1], float(mean_part(at, at.lower, smallest) + covariance), "proven")
+
+
+def local_bound(target: AbstractLinearModel, family: LocationScale, at: WhitenedPass) -> GapBound:
+    """(d): `local_region`, with H_R the curvature of the prior and of the terms on the region."""
+    if target.self_concordance is None or family.base.name != "normal":
+        reason = "the link is not self-concordant" if target.self_concordance is None else "for a normal base only"
+        return GapBound(NAMES[2], math.inf, "proven", detail=reason)
+    residual = at.curvature - np.eye(len(at.gradient))
+    residual = np.diagonal(residual) if at.diagonal else residual
+    size = float(np.linalg.norm(residual)) + at.curvature_error
+    double = line_arguments(target, family)[0]
+
+    def at_radius(radius: float) -> tuple[float, float]:
+        gained, error = (np.asarray(x) for x in curvature_on_region(double, at.loc, at.root, np.asarray(radius)))
+        # A Gram matrix of N products: its rounding, as in `whitened_pass`.
+        slack = target.num_terms * np.finfo(float).eps * float(np.trace(gained)) + float(error)
+        # The prior's curvature, not `lower`: that of the terms is already in what was gained.
+        curvature = at.prior + rounded_down((gained + gained.T) / 2, slack)
+        smallest = float(np.linalg.eigvalsh(curvature)[0])
+        return smallest, mean_part(at, curvature, smallest)
+
+    norm = float(np.linalg.norm(at.gradient)) + at.gradient_error
+    return region_bound(log_det_part(at), size, norm, at_radius)
+
+
+def mean_part(at: WhitenedPass, curvature: np.ndarray, smallest: float) -> float:
+    """|g|^2 / 2 in the inverse of `curvature`, whose least eigenvalue is `smallest`, with the error of g added."""
+    if not smallest > 0:
+        return math.inf
+    try:
+        factor = np.linalg.cholesky(curvature)
+    except np.linalg.LinAlgError:
+        return math.inf
+    white = solve_triangular(factor, at.gradient, lower=True)
+    return float(0.5 * np.square(np.linalg.norm(white) + at.gradient_error / math.sqrt(smallest)))
+
+
+def log_det_part(at: WhitenedPass) -> float:
+    r"""J of every matrix within e of S, by Taylor: $J(S) + e|I - S^{-1}|_F + e^2/(2(\lambda_{\min} - e)^2)$."""
+    values = np.diagonal(at.curvature) if at.diagonal else np.linalg.eigvalsh(at.curvature)
+    rounding = 16 * len(values) * np.finfo(float).eps * float(np.abs(values).max())
+    error = at.curvature_error + rounding
+    if not values.min() > 2 * error:
+        return math.inf
+    slope = float(np.linalg.norm(1 - 1 / values))
+    return log_det_gap(values) + error * slope + 0.5 * (error / (values.min() - error)) ** 2
+
+
+def prior_part(at: WhitenedPass) -> float:
+    r"""(b) for the scale: sup over C' of <A, C - C'> + h(C) - h(C'), h(C) = |F^{-1}C|_F^2/2 - log det C.
+
+    C'R is the same member for every rotation R, so each competitor is taken at the R with the largest <A, C'R>, a
+    nuclear norm. The prior is N(mu, FF'). With the singular values s of F'A, A the gradient of the likelihood part, the
+    best C' has the singular values $y = (-s + \sqrt{s^2 + 4})/2$ in prior units; an error E in A adds at most
+    $|C - C'||E| + |E|^2/2$, h being 1-strongly convex there. The prior may be any that is below the true one: what is
+    left of it is convex and counts as likelihood. So it is rounded down, and S alone has an error.
+    """
+    error, dim, eps = at.curvature_error, len(at.gradient), np.finfo(float).eps
+    if at.diagonal:
+        precision, slope = np.diagonal(at.prior), np.diagonal(at.likelihood)
+        if not precision.min() > 0:
+            return math.inf
+        # In units of q each entry is 1 and the competitor b solves p b^2 + a b = 1.
+        best = 2 / (slope + np.sqrt(slope**2 + 4 * precision))
+        value = np.sum(slope * (1 - best) + 0.5 * precision * (1 - best**2) + np.log(best))
+        size = np.sum((np.abs(slope) + precision) * (1 + best**2) + np.abs(np.log(best)))
+        error += 16 * eps * float(np.linalg.norm(np.abs(slope) + precision))
+        total = value + error * np.linalg.norm(1 - best) + 0.5 * np.square(error) / precision.min()
+        return float(total + 16 * dim * eps * size)
+    # Prior units: F^-1 C is any square root of C' L_0 C transposed; take its Cholesky factor K', K K' = prior.
+    try:
+        lower = np.linalg.cholesky(at.prior)
+    except np.linalg.LinAlgError:
+        return math.inf
+    own = lower.T
+    gradient = solve_triangular(lower, at.likelihood, lower=True)
+    left, singular, right = np.linalg.svd(gradient)
+    best = 2 / (singular + np.sqrt(singular**2 + 4))
+    other = (left * best) @ right
+    value = np.sum(gradient * own) - np.sum(singular * best)
+    value += 0.5 * np.sum(own**2) - 0.5 * np.sum(best**2)
+    value += np.sum(np.log(best)) - np.sum(np.log(np.diagonal(lower)))
+    size = np.sum(np.abs(gradient * own)) + np.sum(own**2) + dim + np.sum(np.abs(np.log(np.diagonal(lower))))
+    # Solving and the singular values are backward stable: an error of the size of |K||gradient| in A.
+    error += 16 * dim * eps * float(np.linalg.norm(own) * np.linalg.norm(gradient))
+    error /= math.sqrt(max(float(np.linalg.eigvalsh(at.prior)[0]), 1e-300))
+    total = max(value, 0.0) + error * np.linalg.norm(own - other) + 0.5 * np.square(error)
+    return float(total + 16 * dim * eps * size)

@@ -1,0 +1,1 @@
+"""Bounds from draws, for any log-concave density."""

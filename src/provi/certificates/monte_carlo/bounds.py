@@ -1,0 +1,212 @@
+r"""Bounds on the optimality gap of any log-concave target, from gradients of its log density at draws of q.
+
+In the whitened coordinates of $q = (m, C)$ a competitor is $(m + Cv, CB)$, $B$ symmetric positive definite (diagonal
+in a diagonal family). The gap is at most $\sup_{v,B}\, l(0,I) - l(v,B) + \log\det B$, $l(v,B) = E\phi(m + C(v+Bu))$.
+`monte_carlo_bounds` computes, from R independent batches of antithetic draws and with
+$J(S) = \mathrm{tr}(S - I) - \log\det S$,
+
+- **(e)**, from convexity alone: $E[\hat l_b(0) - \hat l_b(v_b) + \mathrm{remainder}_b] + J(I + E G_b(v_b))$, where
+  $v_b$ nearly minimises the batch's energy and $G_b(v)$ is the symmetric part of
+  $\mathrm{mean}_i\,C'\nabla\phi(m + C(u_i + v))u_i' - u_iu_i'$: each $\hat l_b$ lies above its tangent at $(v_b, I)$;
+- **(f)**, with a lower bound H of the Hessian: $\tfrac12 g'(C'HC)^{-1}g + J(I + G)$, $g = EC'\nabla\phi$,
+  $G = EG_b(0)$;
+- the same **in the metric of q**, $\tfrac12|g|^2 + J(I + G)$, which is conditional;
+- the log-Sobolev bound $KL(q\|p) \le \tfrac12 E|C'(\nabla\phi + \nabla\log q)|^2_{(C'HC)^{-1}}$.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from provi.certificates.bounds import GapBound
+from provi.certificates.certificate import Counterexample
+from provi.certificates.monte_carlo.batch_minima import (
+    LARGEST_DISTANCE,
+    Evaluate,
+    HostMeans,
+    minimise_batches,
+    on_host,
+)
+from provi.certificates.monte_carlo.batch_sums import LARGEST_DENSE, NUM_BATCHES, Frame, batch_means
+from provi.certificates.monte_carlo.check_values import CheckValues, check_values, next_guesses
+from provi.certificates.monte_carlo.confidence import spend
+from provi.certificates.monte_carlo.convexity import refuting_segment
+from provi.certificates.monte_carlo.whitened_frame import Grounds, whitened_frame
+from provi.core.checks import check_count, check_positive
+from provi.core.precision import double_precision
+from provi.core.types import RandomKey
+from provi.families.location_scale import LocationScale, Point
+from provi.targets.base import AbstractTarget
+
+MOST_PASSES = 40
+"""Evaluations of all draws in one check; the quasi-Newton method takes 3 to 10."""
+
+FIRST_CHUNK = 2**30
+"""Chunks of draws are numbered from here: a run with the same seed numbers its steps from 0 and never meets them."""
+
+NAMES = ("constants-free (e)", "strong convexity, Monte Carlo (f)", "in the metric of q")
+INFINITE = "; infinite: too few draws, q too far from the optimum, or a potential that is not finite at a draw"
+
+
+@dataclasses.dataclass(frozen=True)
+class MonteCarloCertificate:
+    """What draws of q prove about it. All of it together holds with probability `confidence` at least.
+
+    - `bounds`: on the gap, those that apply; infinite ones say why. - `kl`: a bound on KL(q || p), or None.
+    - `num_gradients`: of the potential. - `counterexample`: to the convexity that the bounds need, if one was met.
+    - `fisher`, `fisher_error`: an estimate of E|C' grad phi(z) - u|^2 and its standard error; not a bound.
+    """
+
+    bounds: tuple[GapBound, ...]
+    kl: float | None
+    num_gradients: int
+    counterexample: Counterexample | None
+    fisher: float
+    fisher_error: float
+    confidence: float
+
+
+@double_precision
+def monte_carlo_bounds(
+    target: AbstractTarget,
+    family: LocationScale,
+    point: Point,
+    *,
+    confidence: float = 0.99,
+    seed: int = 0,
+    max_gradients: int = 1_000_000,
+    wanted: float | None = None,
+) -> MonteCarloCertificate:
+    """The bounds (e), (f) and in the metric of q on f(w) - f*, and the bound on KL(q || p).
+
+    Checks are repeated with fresh draws, twice as many each time, and an error probability that is halved each
+    time, until the best bound is at most `wanted`, or two checks in a row lowered it by less than a tenth, or the
+    gradients are used up. The smallest value over all checks is reported.
+
+    **Arguments:**
+
+    - `point`: the member q of `family` to certify. - `confidence`: of everything together.
+    - `seed`: of the draws, which no run has used.
+    - `max_gradients`: of the potential, in all. - `wanted`: nats that are enough.
+    """
+    if family.dim != target.dim:
+        raise ValueError(f"family has dimension {family.dim}, but the target has {target.dim}.")
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, not {confidence}.")
+    if wanted is not None:
+        check_positive("wanted", wanted)
+    chunk = _pairs_in_a_chunk(family.dim)
+    check_count("max_gradients", max_gradients, fewest_gradients(family.dim))
+    if family.scale != "diagonal" and family.dim > LARGEST_DENSE:
+        reason = f"a {family.scale} scale is certified up to dimension {LARGEST_DENSE}; use scale='diagonal'"
+        return _refusal(reason, confidence, 0, None)
+    frame, basis = whitened_frame(target, point)
+    if basis.convexity == "violated":
+        return _refusal("the target is known not to be log-concave", confidence, 0, None)
+    return _repeat(target, family, frame, basis, chunk, confidence, seed, max_gradients, wanted)
+
+
+def _repeat(
+    target: AbstractTarget,
+    family: LocationScale,
+    frame: Frame,
+    basis: Grounds,
+    chunk: int,
+    confidence: float,
+    seed: int,
+    max_gradients: int,
+    wanted: float | None,
+) -> MonteCarloCertificate:
+    """Check, double the draws, check again."""
+    key, dim = jax.random.key(seed), family.dim
+    whitener = None if frame.whitener is None else np.asarray(frame.whitener, np.float64)
+    epsilon = float(jnp.finfo(frame.loc.dtype).eps)
+    centre = np.zeros(frame.factor.shape)
+    preconditioner = np.eye(dim) if dim <= LARGEST_DENSE else np.ones(dim)
+    best, history, used, check = CheckValues(), [math.inf, math.inf], 0, 0
+    while True:
+        # No draw is used in two checks.
+        chunks = range(FIRST_CHUNK + 2**check - 1, FIRST_CHUNK + 2 ** (check + 1) - 1)
+        draws = 2 * NUM_BATCHES * chunk * len(chunks)
+        passes = min(MOST_PASSES, (max_gradients - used) // draws)
+        evaluate = _evaluator(key, target, family, frame, centre, chunks, chunk)
+        found = minimise_batches(evaluate, whitener, preconditioner, passes, epsilon)
+        used += draws * found.passes
+        if found.least < 0:
+            segment = refuting_segment(key, target, family.base, frame, found.least_at, chunks, chunk)
+            return _refusal(f"the potential is not convex: {segment}", confidence, used, segment)
+        delta = spend(1 - confidence, check)
+        best = best.smaller(check_values(found, whitener, family.base.has_score, centre, delta, epsilon))
+        current = min(best.constants_free, best.strong_convexity)
+        # Twice in a row, because one check may be unlucky.
+        settled = math.isfinite(history[-2]) and current > 0.9 * history[-1] > 0.81 * history[-2]
+        if settled or current <= (wanted or 0.0) or used + 2 * draws * found.passes > max_gradients:
+            return _certificate(best, basis, _notes(frame, family), found.first.fisher, used, confidence)
+        centre, preconditioner = next_guesses(found, centre)
+        history, check = [history[-1], current], check + 1
+
+
+def _evaluator(
+    key: RandomKey,
+    target: AbstractTarget,
+    family: LocationScale,
+    frame: Frame,
+    centre: np.ndarray,
+    chunks: range,
+    chunk: int,
+) -> Evaluate:
+    """The function that `minimise_batches` calls, over these chunks of draws."""
+    fixed, numbers = jnp.asarray(centre), (jnp.asarray(chunks.start), jnp.asarray(len(chunks)))
+
+    def evaluate(shifts: np.ndarray, with_fisher: bool) -> HostMeans:
+        arguments = (key, target, family.base, frame, fixed, jnp.asarray(shifts), *numbers)
+        return on_host(batch_means(*arguments, chunk, jnp.asarray(with_fisher)))
+
+    return evaluate
+
+
+def _certificate(
+    best: CheckValues, basis: Grounds, notes: str, fisher: np.ndarray, used: int, confidence: float
+) -> MonteCarloCertificate:
+    status = "conditional" if basis.convexity == "unknown" else "proven"
+    convex = f"convexity of the potential ({basis.convexity})"
+    remainder = basis.curvature or f"the best mean lies within {LARGEST_DISTANCE:g} standard deviations of q"
+    rows = [(NAMES[0], best.constants_free, status, f"{convex}; {remainder}")]
+    if basis.curvature:
+        rows.append((NAMES[1], best.strong_convexity, status, f"{convex}; {basis.curvature}"))
+    average = (
+        "and, not verified, that the curvature of the potential, averaged over the members between q and the best "
+        "one, is at least the inverse covariance of q"
+    )
+    rows.append((NAMES[2], best.metric_of_q, "conditional", f"{convex}; {average}"))
+    bounds = tuple(
+        GapBound(name, value, grade, confidence, used, detail + notes + ("" if math.isfinite(value) else INFINITE))
+        for name, value, grade, detail in rows
+    )
+    with np.errstate(invalid="ignore"):  # A gradient that overflowed has no spread.
+        error = float(np.std(fisher, ddof=1)) / math.sqrt(NUM_BATCHES)
+    kl = best.kl if math.isfinite(best.kl) and status == "proven" else None
+    return MonteCarloCertificate(bounds, kl, used, None, float(np.mean(fisher)), error, confidence)
+
+
+def _notes(frame: Frame, family: LocationScale) -> str:
+    precision = "" if frame.loc.dtype == jnp.float64 else f"; computed in {frame.loc.dtype}"
+    return precision + ("; against all covariances, not only low-rank ones" if family.scale == "low_rank" else "")
+
+
+def _refusal(reason: str, confidence: float, used: int, counterexample: Counterexample | None) -> MonteCarloCertificate:
+    bounds = tuple(GapBound(name, math.inf, "conditional", confidence, used, f"refused: {reason}") for name in NAMES)
+    return MonteCarloCertificate(bounds, None, used, counterexample, math.nan, math.nan, confidence)
+
+
+def fewest_gradients(dim: int) -> int:
+    """What the smallest check costs in dimension `dim`."""
+    return 4 * NUM_BATCHES * _pairs_in_a_chunk(dim)
+
+
+def _pairs_in_a_chunk(dim: int) -> int:
+    """A power of two near dim / 8: fewer draws than 8 dim in all cannot tell G from zero."""
+    return int(np.clip(2 ** math.ceil(math.log2(dim / 8)), 8, 64))

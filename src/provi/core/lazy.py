@@ -1,0 +1,37 @@
+"""Packages whose names are imported when they are first used: `import provi` is light, whatever is in it."""
+
+import ast
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package, from the stub `__init__.pyi` beside its `__init__.py`.
+
+    The stub holds ordinary imports, `from provi.fit import fit as fit`, which type checkers and editors read: it is the
+    only list of the package's names. A name that the stub takes from the package itself is a module of it.
+
+    **Arguments:**
+
+    - `package`, `file`: the package's `__name__` and `__file__`.
+    """
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    sources = {
+        alias.asname or alias.name: (node.module or package, alias.name)
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+    def get(name: str) -> Any:
+        if name not in sources:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, original = sources[name]
+        if module == package:
+            return importlib.import_module(f"{package}.{original}")
+        return getattr(importlib.import_module(module), original)
+
+    names = sorted(sources)
+    return get, lambda: names, names

@@ -1,0 +1,10 @@
+from provi.diagnostics.exact import exact_negative_elbo as exact_negative_elbo
+from provi.diagnostics.importance import ImportanceDiagnostics as ImportanceDiagnostics
+from provi.diagnostics.importance import importance_diagnostics as importance_diagnostics
+from provi.diagnostics.loo import LeaveOneOut as LeaveOneOut
+from provi.diagnostics.loo import leave_one_out as leave_one_out
+from provi.diagnostics.noise_audit import NoiseAudit as NoiseAudit
+from provi.diagnostics.noise_audit import audit_gradient_noise as audit_gradient_noise
+from provi.diagnostics.optimum import Optimum as Optimum
+from provi.diagnostics.optimum import linear_model_optimum as linear_model_optimum
+from provi.diagnostics.pareto import pareto_k as pareto_k

@@ -1,0 +1,97 @@
+"""The reparameterisation gradient of the energy l(w) = E[potential(m + C u)]."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from provi.core.tree import scale
+from provi.estimators.base import AbstractEstimator, path_gradient, potential_gradients
+from provi.families.location_scale import Point
+
+
+class Energy(AbstractEstimator):
+    r"""Estimates grad l: g_m = pi, g_C = P(pi u'), pi = grad potential(m + C u), u ~ base.
+
+    P is the projection on the space of C. **Requires** a differentiable potential; any base.
+    **Noise** (theory.noise.energy_noise): slope 2(1 + rho) M^2, rho = (d+2) kappa / 3.
+    Reference: paper 003, equation 5 and Theorem 2.
+    """
+
+    includes_entropy: ClassVar[bool] = False
+    name: ClassVar[str] = "energy"
+
+    def check(self, family):
+        del family
+
+    def prepare(self, family, point):
+        del family, point
+
+    def mean_over_draws(self, key, potential, family, point, prepared, num):
+        del prepared
+        return path_gradient(key, potential, family, point, num)
+
+    def constant_part(self, point):
+        del point
+
+
+# The energy gradient plus the exact gradient of the negative entropy.
+
+
+class Entropy(AbstractEstimator):
+    r"""Estimates grad f: g_m = pi, g_C = P(pi u' - C^-T).
+
+    **Noise** (theory.noise.entropy_noise), on W_M: slope 4(1 + rho) M^2, rho = (d+2) kappa / 3.
+    Reference: paper 003, equation 7 and Theorem 3; paper 004, Theorem 3 for general bases.
+    """
+
+    includes_entropy: ClassVar[bool] = True
+    name: ClassVar[str] = "entropy"
+
+    def check(self, family):
+        del family
+
+    def prepare(self, family, point):
+        del family, point
+
+    def mean_over_draws(self, key, potential, family, point, prepared, num):
+        del prepared
+        return path_gradient(key, potential, family, point, num)
+
+    def constant_part(self, point):
+        return Point(jnp.zeros_like(point.loc), scale(-1, point.scale.log_det_gradient()))
+
+
+# The path-derivative ("sticking the landing") gradient, whose noise vanishes when q equals the posterior.
+
+
+class StickingTheLanding(AbstractEstimator):
+    r"""Estimates grad f: v = pi + grad_z log q_w(z) with w held fixed, g_m = v, g_C = P(v u').
+
+    For the Gaussian base v = pi - C^-T u. Unbiased because E[grad_w log q_w(z)] at fixed z is 0, which
+    needs a base density without a jump: the uniform base is refused.
+    **Noise** (theory.noise.stl_noise), Gaussian base, on W_M: slope 24(d+3) M^2, floor 0 for a Gaussian target.
+    Reference: paper 003, equation 9 and Theorem 4.
+    """
+
+    includes_entropy: ClassVar[bool] = True
+    name: ClassVar[str] = "sticking the landing"
+
+    def check(self, family):
+        if not family.base.has_score:
+            raise ValueError(
+                f"The sticking-the-landing gradient is biased for the {family.base.name} base, whose density jumps "
+                f"at its boundary. Use estimator=provi.estimators.Entropy()."
+            )
+
+    def prepare(self, family, point):
+        del family
+        return point.scale.factorise()
+
+    def mean_over_draws(self, key, potential, family, point, prepared, num):
+        u = family.sample_base(key, point, num)
+        pi = potential_gradients(potential, family.transform(point, u))
+        v = pi + family.score(point, u, prepared)
+        return Point(v.mean(axis=0), point.scale.pull_back(v, u))
+
+    def constant_part(self, point):
+        del point

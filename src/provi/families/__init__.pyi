@@ -1,0 +1,16 @@
+from provi.families.bases import AbstractBase as AbstractBase
+from provi.families.bases import Laplace as Laplace
+from provi.families.bases import Normal as Normal
+from provi.families.bases import StudentT as StudentT
+from provi.families.bases import Uniform as Uniform
+from provi.families.dual_gaussian import DualGaussian as DualGaussian
+from provi.families.dual_gaussian import DualPoint as DualPoint
+from provi.families.dual_gaussian import dual_gaussian as dual_gaussian
+from provi.families.location_scale import Gaussian as Gaussian
+from provi.families.location_scale import LocationScale as LocationScale
+from provi.families.location_scale import Point as Point
+from provi.families.scales import AbstractScale as AbstractScale
+from provi.families.scales import Diagonal as Diagonal
+from provi.families.scales import LowRank as LowRank
+from provi.families.scales import Symmetric as Symmetric
+from provi.families.scales import Triangular as Triangular

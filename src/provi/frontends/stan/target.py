@@ -1,0 +1,259 @@
+"""The posterior of a Stan program as a target."""
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import logit
+
+from provi.core.checks import as_array, check_count
+from provi.core.types import Scalar, Vector
+from provi.frontends.stan.engine import AbstractEngine, hessian_products
+from provi.targets.assumptions import Assumptions
+from provi.targets.base import AbstractTarget, Constants, read_points
+from provi.targets.parameters import element_names
+
+# A Stan model with its data and its variables: which number of Stan's output is which element of which.
+
+
+_ELEMENT = re.compile(r"([^.:]+)((?:\.\d+)*)")
+_LINKS = {
+    "": lambda x: x,
+    "log": lambda x: np.log(np.where(x > 0, x, np.nan)),
+    "logit": lambda x: np.where((x > 0) & (x < 1), logit(x), np.nan),
+}
+
+
+class StanProgram:
+    """A Stan model, its data, and where its variables are. Equal to itself only, so that a target holds it as static.
+
+    - `parameters`, `variables`: for each variable, without and with the transformed parameters and the generated
+      quantities, the columns of the engine's output that hold its elements, in the variable's shape.
+    - `free_names`: a name for each free coordinate.
+    """
+
+    def __init__(self, engine: AbstractEngine, data: dict[str, Any], seed: int):
+        """**Arguments:**
+
+        - `engine`: the model.
+        - `data`: what it was given.
+        - `seed`: of random numbers in the generated quantities.
+        """
+        self.engine, self.seed = engine, seed
+        self.data = {name: np.asarray(value) for name, value in data.items()}
+        self.parameters, self.variables = read_columns(engine.names(0)), read_columns(engine.names(2))
+        self.free_names = _name_coordinates(engine, self.parameters)
+
+    def values(self, points: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+        """Every variable at each point, in its own shape, the points in front."""
+        found = self.engine.constrain(points, 2, seed)
+        return {name: found[:, columns] for name, columns in self.variables.items()}
+
+
+def read_columns(names: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """The columns of each variable's elements, from Stan's names `a.1`, `a.2`, ...; indices there start at 1.
+
+    Reading the names leaves the order of Stan's output to Stan. Parts of complex numbers and of tuples, such as
+    `c.real` and `t:1`, are variables of their own, element by element.
+    """
+    found: dict[str, list[tuple[tuple[int, ...], int]]] = {}
+    for column, text in enumerate(names):
+        match = _ELEMENT.fullmatch(text)
+        name, index = (text, ()) if match is None else (match[1], tuple(int(i) - 1 for i in match[2].split(".")[1:]))
+        found.setdefault(name, []).append((index, column))
+    columns = {}
+    for name, elements in found.items():
+        shape = tuple(np.max([index for index, _ in elements], axis=0) + 1) if elements[0][0] else ()
+        columns[name] = np.zeros(shape, int)
+        for index, column in elements:
+            columns[name][index] = column
+    return columns
+
+
+def _name_coordinates(engine: AbstractEngine, parameters: dict[str, np.ndarray]) -> tuple[str, ...]:
+    """`mu`, `log(tau)[0]`, or `free(p)[0]`: what the values of a parameter at one point show its coordinates to be.
+
+    Stan's own names of coordinates cannot be used within arrays of vectors, where their order is not that of z.
+    """
+    free = engine.free_names
+    # Random numbers, so that equality of a coordinate and an element's image is no accident.
+    z = np.random.default_rng(0).uniform(-1.0, 1.0, len(free))
+    values = engine.constrain(z[None], 0, 0)[0]
+    stems = [re.split(r"[.:]", name)[0] for name in free]
+    names: list[str] = []
+    for stem in dict.fromkeys(stems):
+        own = z[[number for number, other in enumerate(stems) if other == stem]]
+        columns = parameters.get(stem)
+        names += _recognise(stem, own, None if columns is None else np.asarray(values[columns]))
+    return tuple(names)
+
+
+def _recognise(stem: str, z: np.ndarray, values: np.ndarray | None) -> list[str]:
+    if values is not None and values.size == z.size:
+        for label, link in _LINKS.items():
+            images, name = link(values), f"{label}({stem})" if label else stem
+            order, rank = np.argsort(z), np.argsort(images, axis=None)
+            if np.allclose(z[order], images.ravel()[rank], rtol=0, atol=1e-9):
+                places = np.empty(z.size, int)
+                places[order] = rank
+                indices = [np.unravel_index(place, values.shape) for place in places]
+                return [name + (f"[{','.join(map(str, index))}]" if index else "") for index in indices]
+    return [f"free({stem})" + (f"[{i}]" if z.size > 1 or values is None or values.ndim else "") for i in range(z.size)]
+
+
+_LIKELIHOOD, _REPLICATE = "log_lik", "_rep"
+
+
+class StanTarget(AbstractTarget):
+    """The posterior density of a Stan program's parameters, in Stan's own unconstrained coordinates.
+
+    The log density is Stan's with its Jacobian and all constants, also those that `~` drops when Stan samples. JAX
+    calls it on the host, a batch of points at a time; gradients are Stan's, second derivatives central differences of
+    them (`provi.frontends.stan.engine.hessian_products`). Where Stan raises, the density is zero, its gradient NaN.
+    """
+
+    start: Vector
+    assumptions: Assumptions
+    program: StanProgram = eqx.field(static=True)
+
+    @property
+    def dim(self) -> int:
+        """The number of free coordinates."""
+        return self.start.shape[0]
+
+    @property
+    def dtype(self) -> Any:
+        """float64, as in Stan."""
+        return self.start.dtype
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """The parameters' names with indices from 0; `log(tau)`, `free(p)[0]` for what is not the parameter itself."""
+        return self.program.free_names
+
+    @property
+    def default_location(self) -> np.ndarray:
+        """Zero, or the `start` that was given or found."""
+        return np.asarray(self.start, np.float64)
+
+    @property
+    def constants(self) -> Constants:
+        """Declared or unknown."""
+        return self.assumptions.constants
+
+    def potential(self, z: Vector) -> Scalar:
+        """Minus Stan's log density."""
+        return -_log_density(self.program.engine, z)
+
+    def constrain(self, z: Any) -> dict[str, np.ndarray]:
+        """Parameters, transformed parameters and generated quantities; for draws (n, dim), n of each.
+
+        Without the quantities that `log_likelihood` and `predict` return. NaN where Stan raises at a draw.
+        """
+        return self._at(z, self.program.seed, lambda name: name != _LIKELIHOOD and not name.endswith(_REPLICATE))
+
+    def log_likelihood(self, z: Any) -> dict[str, np.ndarray]:
+        """The generated quantity `log_lik`, by Stan's convention log p of each datum; {} in a program without."""
+        return self._at(z, self.program.seed, lambda name: name == _LIKELIHOOD)
+
+    def predict(self, z: Any, seed: int) -> dict[str, np.ndarray]:
+        """The generated quantities whose names end in `_rep`, drawn with `seed`; {} in a program without.
+
+        One set for each row of z, under the name of the data where there are such: `y_rep` becomes `y`.
+        """
+        check_count("seed", seed, minimum=0)
+        found = self._at(z, seed, lambda name: name.endswith(_REPLICATE))
+        stems = {name: name.removesuffix(_REPLICATE) for name in found}
+        return {stems[name] if stems[name] in self.program.data else name: value for name, value in found.items()}
+
+    @property
+    def observed_data(self) -> dict[str, np.ndarray]:
+        """All data that the program was given: Stan does not say which of them are modelled."""
+        return dict(self.program.data)
+
+    @property
+    def constrained_names(self) -> tuple[str, ...]:
+        """A name for each number of `constrain`, variables sorted by name, indices from 0."""
+        return element_names(self.constrain(self.default_location))
+
+    def unconstrain(self, values: Any) -> np.ndarray:
+        """The vector z of values of the parameters, a dictionary by name; other entries do not count."""
+        return free_coordinates("values", self.program, values)
+
+    def _at(self, z: Any, seed: int, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
+        points = read_points(z, self.dim)
+        if not any(map(wanted, self.program.variables)):
+            return {}
+        found = self.program.values(np.atleast_2d(points).astype(np.float64), seed)
+        return {name: x if points.ndim == 2 else np.asarray(x[0]) for name, x in found.items() if wanted(name)}
+
+
+def free_coordinates(argument: str, program: StanProgram, values: Any) -> np.ndarray:
+    """The free coordinates of values of all parameters; a `ValueError` names `argument` and the parameter."""
+    shapes = {name: columns.shape for name, columns in program.parameters.items()}
+    if not isinstance(values, dict) or set(shapes) - set(values):
+        missing = ", ".join(sorted(set(shapes) - set(values))) if isinstance(values, dict) else "all of them"
+        raise ValueError(f"{argument} must be a dictionary with a value for each parameter; it lacks: {missing}.")
+    given = {name: as_array(f"{argument}[{name!r}]", values[name]) for name in shapes}
+    for name, shape in shapes.items():
+        if given[name].shape != shape:
+            raise ValueError(f"{argument}[{name!r}] has shape {given[name].shape}; the parameter's is {shape}.")
+    try:
+        return program.engine.unconstrain(given)
+    except ValueError as error:
+        raise ValueError(f"{argument}: {error}") from None
+
+
+def _on_host(function: Callable[..., Any], shapes: Any, *arguments: Vector) -> Any:
+    """`function` of rows on the host; under `jax.vmap` one call for the batch.
+
+    Numbers cross the border as pairs of 32-bit words: JAX's callback runs in a thread of its own, where the 64-bit
+    switch of `double_precision` is off, and would silently round float64 to float32.
+    """
+
+    def rowwise(*batches: Any) -> Any:
+        arrays = [np.ascontiguousarray(batch).view(np.float64)[..., 0] for batch in batches]
+        found = function(*(array.reshape(-1, array.shape[-1]) for array in arrays))
+        return jax.tree.map(lambda leaf: _words(leaf.reshape(arrays[0].shape[:-1] + leaf.shape[1:])), found)
+
+    results = jax.tree.map(lambda shape: jax.ShapeDtypeStruct((*shape, 2), jnp.uint32), shapes, is_leaf=_is_shape)
+    sent = [jax.lax.bitcast_convert_type(argument, jnp.uint32) for argument in arguments]
+    received = jax.pure_callback(rowwise, results, *sent, vmap_method="broadcast_all")
+    return jax.tree.map(lambda words: jax.lax.bitcast_convert_type(words, jnp.float64), received)
+
+
+def _words(array: np.ndarray) -> np.ndarray:
+    return np.asarray(array, np.float64, order="C")[..., None].view(np.uint32)
+
+
+def _is_shape(node: Any) -> bool:
+    return isinstance(node, tuple) and all(isinstance(size, int) for size in node)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _log_density(engine: AbstractEngine, z: Vector) -> Scalar:
+    return _on_host(engine.density, (), z)
+
+
+@_log_density.defjvp
+def _log_density_jvp(engine: AbstractEngine, primals: Any, tangents: Any) -> tuple[Scalar, Scalar]:
+    value, gradient = _value_and_gradient(engine, primals[0])
+    return value, jnp.vdot(gradient, tangents[0])
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _value_and_gradient(engine: AbstractEngine, z: Vector) -> tuple[Scalar, Vector]:
+    return _on_host(engine.gradient, ((), z.shape), z)
+
+
+@_value_and_gradient.defjvp
+def _value_and_gradient_jvp(engine: AbstractEngine, primals: Any, tangents: Any) -> Any:
+    (z,), (direction,) = primals, tangents
+    value, gradient = _value_and_gradient(engine, z)
+    product = _on_host(functools.partial(hessian_products, engine), z.shape, z, direction)
+    return (value, gradient), (jnp.vdot(gradient, direction), product)

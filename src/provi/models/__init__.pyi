@@ -1,0 +1,7 @@
+from provi.models.conjugate.gaussian_mixture import VariationalGaussianMixture as VariationalGaussianMixture
+from provi.models.conjugate.latent_dirichlet_allocation import LatentDirichletAllocation as LatentDirichletAllocation
+from provi.models.gp.classifier import GPClassifier as GPClassifier
+from provi.models.gp.regressor import GPRegressor as GPRegressor
+from provi.models.missing.estimator import MissingLogisticRegression as MissingLogisticRegression
+from provi.models.network.estimator import BayesianNetwork as BayesianNetwork
+from provi.models.topics.correlated_topic_model import CorrelatedTopicModel as CorrelatedTopicModel

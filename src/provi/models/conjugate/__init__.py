@@ -1,0 +1,1 @@
+"""Models fitted by conjugate updates: mixtures of Gaussians, latent Dirichlet allocation."""

@@ -1,0 +1,189 @@
+"""Pictures of an approximation: intervals, marginal densities beside reference draws, correlations."""
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from provi.core.checks import as_array
+from provi.report.plots.marginals import Marginals, model_marginals, reference_columns
+from provi.report.style import INK, PALETTE, figure_style
+
+LARGEST_INTERVALS, LARGEST_PANELS, LARGEST_MATRIX = 40, 12, 24
+"""Parameters that the pictures show at most."""
+
+_WIDTH = 4.1  # inches; small enough that the letters can be read on a telephone
+
+
+def plot_intervals(posterior: Any, reference: Any = None) -> Figure:
+    """Means with 50% and 94% intervals of the first 40 parameters; in orange those of the `reference` draws."""
+    return draw_marginals(*read_marginals(posterior, reference, LARGEST_INTERVALS))
+
+
+def draw_marginals(marginals: Marginals, draws: np.ndarray | None, part: slice = slice(None)) -> Figure:
+    """The picture of `plot_intervals`, of a `part` of the parameters; all parts have the axis of the whole."""
+    shown = len(marginals.names[part])
+    with figure_style():
+        height = (0.21 if draws is None else 0.27) * shown + 1.0
+        figure, axes = plt.subplots(figsize=(_WIDTH, max(1.8, height)), layout="constrained")
+        draw_intervals(axes, marginals, draws, part=part, letters=8)
+    return figure
+
+
+def plot_marginals(posterior: Any, reference: Any = None) -> Figure:
+    """The marginal densities of the first 12 parameters, over histograms of the `reference` draws.
+
+    Exact where the parameter is a free coordinate; else, as steps, the histogram of 10,000 draws of q. The extreme 1%
+    of the draws are off the picture.
+    """
+    return draw_densities(*read_marginals(posterior, reference, LARGEST_PANELS))
+
+
+def draw_densities(
+    marginals: Marginals, draws: np.ndarray | None, part: slice = slice(None), columns: int = 3
+) -> Figure:
+    """The picture of `plot_marginals`, of a `part` of the parameters."""
+    chosen = range(len(marginals.names))[part]
+    columns = min(len(chosen), columns)
+    rows = -(-len(chosen) // columns)
+    with figure_style():
+        size = (max(_WIDTH, 2.4 * columns if columns > 2 else 0), 1.5 * rows + 0.5)
+        figure, panels = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+        for axes in panels.flat[len(chosen) :]:
+            axes.set_visible(False)
+        for k, axes in zip(chosen, panels.flat, strict=False):
+            if draws is not None and np.isfinite(draws[:, k]).all():
+                _histogram(axes, draws[:, k], color=PALETTE[1], alpha=0.35, fill=True, label="reference")
+            exact = marginals.density(k)
+            if exact is not None:
+                axes.plot(*exact, color=PALETTE[0], label="approximation")
+            elif marginals.draws is not None:
+                _histogram(axes, marginals.draws[:, k], color=PALETTE[0], linewidth=1.2, label="approximation")
+            axes.set_title(shortened(marginals.names[k], 24), parse_math=False)
+            axes.set_yticks([])
+            axes.set_ylim(bottom=0)
+            axes.spines["left"].set_visible(False)
+            axes.xaxis.set_major_locator(MaxNLocator(4))
+        if draws is not None:
+            entries = _legend_entries(panels.flat[: len(chosen)])
+            figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=2)
+    return figure
+
+
+def plot_correlation_matrix(correlation: Any, names: Sequence[str]) -> Figure:
+    """Correlations of up to 24 parameters, those with the strongest ones: blue above zero, orange below."""
+    matrix = as_array("correlation", correlation, ndim=2)
+    strength = np.abs(matrix - np.diag(np.diagonal(matrix))).max(axis=1)
+    chosen = np.sort(np.argsort(-strength, kind="stable")[:LARGEST_MATRIX])
+    matrix, size = matrix[np.ix_(chosen, chosen)], len(chosen)
+    with figure_style():
+        # Rows as high as letters that can be read, also where that makes the cells higher than wide.
+        figure, axes = plt.subplots(figsize=(_WIDTH, min(0.4, 0.17 + 0.9 / size) * size + 0.5), layout="constrained")
+        cells = [(row, column) for row in range(size) for column in range(size) if row != column]
+        squares = [Rectangle((column, row), 1, 1) for row, column in cells]
+        # The colour's opacity is the strength, so that zero is the page's own colour, dark or light; half as much
+        # where a number has to be read on it.
+        deepest = 0.5 if size <= 8 else 0.95
+        colours = [(*to_rgb(PALETTE[int(matrix[c] < 0)]), deepest * min(1.0, abs(matrix[c]))) for c in cells]
+        axes.add_collection(PatchCollection(squares, facecolors=colours, linewidths=0))
+        if size <= 8:
+            for row, column in cells:
+                text = f"{round(matrix[row, column], 2) + 0.0:.2f}".replace("-", "\N{MINUS SIGN}")
+                axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=7.5)
+        axes.set(xlim=(0, size), ylim=(size, 0))
+        places = np.arange(size) + 0.5
+        axes.set_yticks(places, [f"{k + 1} · {shortened(names[k], 22)}" for k in chosen], parse_math=False)
+        # Every second one of many: the rows have them all.
+        labels = [str(k + 1) if size <= 16 or index % 2 == 0 else "" for index, k in enumerate(chosen)]
+        axes.set_xticks(places, labels, rotation=90 if size > 12 else 0)
+        axes.tick_params(length=0, labelsize=8)
+        axes.tick_params(axis="x", labelsize=8 if size <= 12 else 7)
+        for side in ("left", "bottom"):
+            axes.spines[side].set_visible(False)
+    return figure
+
+
+def draw_intervals(
+    axes: Axes, marginals: Marginals, draws: np.ndarray | None = None, *, part: slice = slice(None), letters: int = 7
+) -> None:
+    """The marginals as lines from quantile to quantile, the first parameter on top."""
+    names = marginals.names[part]
+    position = np.arange(len(names))[::-1].astype(float)
+    shift, ends = 0.0 if draws is None else 0.17, []
+    for probability, width in ((0.94, 1.4), (0.5, 3.2)):
+        interval = marginals.interval(probability)
+        axes.hlines(position + shift, *interval[part].T, linewidth=width, color=PALETTE[0])
+        ends.append(interval)
+        if draws is not None:
+            low, high = np.quantile(draws, [(1 - probability) / 2, (1 + probability) / 2], axis=0)
+            axes.hlines(position - shift, low[part], high[part], linewidth=width, color=PALETTE[1])
+            ends.append(np.stack([low, high]))
+    axes.plot(marginals.mean[part], position + shift, "o", markersize=3.5, color=INK)
+    if draws is not None:
+        axes.plot(draws.mean(axis=0)[part], position - shift, "s", markersize=3.5, color=INK)
+        for marker, colour, words in (("o", PALETTE[0], "approximation"), ("s", PALETTE[1], "reference")):
+            axes.plot([], [], marker, linestyle="-", color=colour, mfc=INK, mec=INK, markersize=3.5, label=words)
+        axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=2)  # pyright: ignore
+    values = np.concatenate([end.ravel() for end in ends])
+    values = values[np.isfinite(values)]
+    if values.size and np.ptp(values) > 0:
+        axes.set_xlim(values.min() - 0.05 * np.ptp(values), values.max() + 0.05 * np.ptp(values))
+    if axes.get_xlim()[0] < 0 < axes.get_xlim()[1]:
+        axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
+    axes.set_yticks(position, [shortened(name, 28) for name in names], fontsize=letters, parse_math=False)
+    axes.set_ylim(-0.8, len(names) - 0.2)
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.set_xlabel("value")
+    first, last, _ = part.indices(len(marginals.names))
+    whole = last - first == marginals.total
+    axes.set_title("Marginals: mean, 50%, 94%" if whole else f"Marginals {first + 1} to {last} of {marginals.total}")
+
+
+def read_marginals(posterior: Any, reference: Any, most: int) -> tuple[Marginals, np.ndarray | None]:
+    """The marginals of the first `most` parameters and, in the same columns, the reference draws if there are any."""
+    return model_marginals(posterior, most), None if reference is None else reference_columns(
+        reference, posterior, most
+    )
+
+
+def shortened(text: Any, most: int) -> str:
+    """On one line, of characters that can be printed, and at most `most` of them, the middle then an ellipsis."""
+    line = " ".join(str(text).split())
+    # Controls and lone surrogates are no characters of XML or UTF-8; formats (Cf) can reverse what stands after them,
+    # but for the two joiners, of which emoji and some scripts are made.
+    line = "".join(
+        "\ufffd" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Cn") and c not in "\u200c\u200d" else c for c in line
+    )
+    if len(line) <= most:
+        return line
+    # Long names often differ at their ends.
+    end = (most - 1) // 3
+    return line[: most - 1 - end].rstrip() + "…" + line[len(line) - end :].lstrip()
+
+
+def _histogram(axes: Axes, values: np.ndarray, **look: Any) -> None:
+    """A histogram as steps, its area the share of the draws that it shows: the central 99%."""
+    values = values[np.isfinite(values)]
+    low, high = np.quantile(values, [0.005, 0.995]) if values.size else (0.0, 0.0)
+    if high <= low:  # a constant
+        axes.axvline(low, **{name: value for name, value in look.items() if name not in ("fill", "alpha")})
+        return
+    counts, edges = np.histogram(values, bins=40, range=(low, high))
+    axes.stairs(counts / (len(values) * np.diff(edges)), edges, **look)
+
+
+def _legend_entries(panels: Iterable[Axes]) -> dict[str, Any]:
+    """Label -> handle over all panels: the first one may lack the reference."""
+    found: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    return found

@@ -1,0 +1,5 @@
+from provi.result.fit import Estimate as Estimate
+from provi.result.fit import Fit as Fit
+from provi.result.posterior import Posterior as Posterior
+from provi.result.storage import load as load
+from provi.result.summary import Summary as Summary

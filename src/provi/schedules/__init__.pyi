@@ -1,0 +1,17 @@
+from provi.schedules.averaging import AbstractAveraging as AbstractAveraging
+from provi.schedules.averaging import GeometricAverage as GeometricAverage
+from provi.schedules.averaging import LastIterate as LastIterate
+from provi.schedules.averaging import NoiseWeightedAverage as NoiseWeightedAverage
+from provi.schedules.batch_sizes import AbstractBatchSize as AbstractBatchSize
+from provi.schedules.batch_sizes import ConstantBatch as ConstantBatch
+from provi.schedules.batch_sizes import FunctionBatch as FunctionBatch
+from provi.schedules.batch_sizes import OffsetPolynomialBatch as OffsetPolynomialBatch
+from provi.schedules.batch_sizes import PolynomialBatch as PolynomialBatch
+from provi.schedules.noise_batch import NoiseBatch as NoiseBatch
+from provi.schedules.sampling import AbstractSampling as AbstractSampling
+from provi.schedules.sampling import ReshuffledSampling as ReshuffledSampling
+from provi.schedules.sampling import UniformSampling as UniformSampling
+from provi.schedules.step_sizes import AbstractStepSize as AbstractStepSize
+from provi.schedules.step_sizes import ConstantStep as ConstantStep
+from provi.schedules.step_sizes import PolynomialStep as PolynomialStep
+from provi.schedules.step_sizes import StronglyConvexStep as StronglyConvexStep

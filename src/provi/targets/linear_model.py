@@ -1,0 +1,308 @@
+"""Models in which each data term sees the parameters through one inner product."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from provi.core.checks import check_count
+from provi.core.precision import double_precision
+from provi.core.types import Draws, Indices, RandomKey, Scalar, Vector
+from provi.targets.base import AbstractFiniteSum, Constant, Constants, outer_spectrum, proven, read_points, unknown
+from provi.targets.data import default_names
+from provi.targets.likelihoods.base import AbstractLikelihood, Batch
+from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
+from provi.targets.priors import GaussianPrior
+
+# The rows of a linear model, a block at a time: what a pass over the data may hold in memory.
+
+
+_NUMBERS_AT_ONCE, _FEWEST_ROWS = 2**23, 4096
+
+
+class Rows(eqx.Module):
+    """Some rows x_n of a linear model, their responses, and their variance offsets or `None`."""
+
+    design: Any
+    response: Any
+    variance_offset: Any = None
+
+    def total_variance(self, variance: Any) -> Any:
+        """The variance of the linear predictor, with that of its independent noise."""
+        return variance if self.variance_offset is None else variance + self.variance_offset
+
+
+def block_size(target: Any) -> int:
+    """The largest number of rows that a pass holds at once."""
+    return max(_FEWEST_ROWS, _NUMBERS_AT_ONCE // target.dim)
+
+
+def sum_over_rows(target: Any, function: Callable[[Rows, Any], Any], combine: Callable = jnp.add) -> Any:
+    """The sum over the blocks of `function(rows, real)`, a pytree of arrays whose shapes do not depend on the block.
+
+    Rows with `real` false belong to another block and must count for nothing. A model of few rows is one block.
+    `combine` may be another operation under which zero changes nothing, such as the maximum of shares.
+    """
+    data, terms = target.row_data(), target.num_terms
+    most = block_size(target)
+    if terms <= most:
+        return function(target.rows(data), jnp.ones(terms, bool))
+    num_blocks = -(-terms // most)
+    size = -(-terms // num_blocks)
+
+    def block(k: Any) -> Any:
+        # The last block begins early enough to be full: padding would copy the data.
+        start = jnp.minimum(k * size, terms - size)
+        part = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), start, size), data)
+        return function(target.rows(part), start + jnp.arange(size) >= k * size)
+
+    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(block, jnp.zeros((), int)))
+
+    def add(sums: Any, k: Any) -> Any:
+        return jax.tree.map(combine, sums, block(k)), None
+
+    return jax.lax.scan(add, zero, jnp.arange(num_blocks))[0]
+
+
+def keep(real: Any, moments: Any) -> Any:
+    """The pytree of numbers, one a row, with zeros for the rows that are not real."""
+    return jax.tree.map(lambda x: jnp.where(real, x, 0), moments)
+
+
+# Log-likelihoods and replicated data of models whose data see the parameters through one number each.
+
+
+_STREAM = 2**31 - 3  # of the seed: not the one that drew the parameters
+
+
+@double_precision
+def pointwise_log_likelihood(target: Any, z: Any) -> dict[str, np.ndarray]:
+    """log p(y_n | z) of each row of `target.row_data()`, for one point or for draws (n, dim)."""
+    return {"y": _over_rows(target, z, lambda part, points, _: _log_likelihood(target, part, points))}
+
+
+@double_precision
+def replicated_responses(target: Any, z: Any, seed: int) -> dict[str, np.ndarray]:
+    """y_n ~ p(y | eta_n) for each row, one replicate for each row of z; empty where the likelihood cannot draw."""
+    key = jax.random.fold_in(jax.random.key(check_count("seed", seed, minimum=0)), _STREAM)
+    if jax.eval_shape(lambda: target.likelihood.draw(key, jnp.zeros(1, target.dtype))) is None:
+        return {}
+
+    def draw(part: Any, points: Draws, block: int) -> Any:
+        return _responses(target, part, points, jax.random.split(jax.random.fold_in(key, block), points.shape[0]))
+
+    return {"y": _over_rows(target, z, draw)}
+
+
+def _over_rows(target: Any, z: Any, function: Callable[[Any, Draws, int], Any]) -> np.ndarray:
+    """`function` of a block of rows at a time, so that features that are not stored need not be all at once."""
+    points = read_points(z, target.dim)
+    rows, data = jnp.asarray(np.atleast_2d(points), target.dtype), target.row_data()
+    size, parts = block_size(target), []
+    for block, start in enumerate(range(0, target.num_terms, size)):
+        # An index, so that it means a run of rows without a copy.
+        part = jax.tree.map(lambda x, start=start: x[start : start + size], data)
+        parts.append(np.asarray(function(part, rows, block)))
+    values = np.concatenate(parts, axis=1)
+    return values if points.ndim == 2 else values[0]
+
+
+@eqx.filter_jit
+def _log_likelihood(target: Any, part: Any, points: Draws) -> Any:
+    rows = target.rows(part)
+
+    def at(point: Any) -> Any:
+        eta = target.predictor(rows, point)
+        if rows.variance_offset is None:
+            return -target.likelihood.potential(eta, rows.response)
+        return target.likelihood.log_predictive(eta, rows.variance_offset, rows.response)
+
+    return jax.vmap(at)(points)
+
+
+@eqx.filter_jit
+def _responses(target: Any, part: Any, points: Draws, keys: Any) -> Any:
+    rows = target.rows(part)
+
+    def at(point: Any, key: RandomKey) -> Any:
+        noise_key, response_key = jax.random.split(key)
+        eta = target.predictor(rows, point)
+        if rows.variance_offset is not None:
+            eta = eta + jnp.sqrt(rows.variance_offset) * jax.random.normal(noise_key, eta.shape, eta.dtype)
+        return target.likelihood.draw(response_key, eta)
+
+    return jax.vmap(at)(points, keys)
+
+
+class AbstractLinearModel(AbstractFiniteSum):
+    """A Gaussian prior N(m, S) and terms t(x_n' z, y_n) with second derivative in [t0, t1], t0 >= 0.
+
+    The Hessian of the potential is S^-1 + X' diag(t'') X, so it lies between S^-1 + t0 X'X and
+    S^-1 + t1 X'X (Theorem 24 of paper 003): the extreme eigenvalues of these two are the strong
+    convexity and the smoothness.
+    """
+
+    variable: ClassVar[str] = "coefficients"
+    design: eqx.AbstractVar[Float[Array, "terms dim"]]
+    response: eqx.AbstractVar[Float[Array, " terms"]]
+    prior: eqx.AbstractVar[GaussianPrior]
+    names: eqx.AbstractVar[tuple[str, ...] | None]
+    likelihood: eqx.AbstractVar[AbstractLikelihood]
+
+    def link_potential(self, eta: Batch, y: Batch) -> Batch:
+        """-log p(y | eta), entry by entry, normalised over y."""
+        return self.likelihood.potential(eta, y)
+
+    @property
+    def curvature(self) -> tuple[float, float]:
+        """(t0, t1): the range of the second derivative of `link_potential` in `eta`; t1 may be infinite."""
+        return self.likelihood.curvature_given(self.response)
+
+    @property
+    def self_concordance(self) -> float | None:
+        """M such that the derivative of t'' is at most M t'' in absolute value; None where there is no such M."""
+        return self.likelihood.self_concordance
+
+    @property
+    def value_error(self) -> float:
+        """A bound on the error of one term's mean, as `gaussian_moments` computes it."""
+        return self.likelihood.value_error
+
+    def gaussian_moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
+        """E t, E t' and E t'' for eta ~ N(mean, variance), one a data term."""
+        return self.likelihood.moments(mean, variance, y)
+
+    def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
+        """Bounds on the errors of `gaussian_moments`."""
+        return self.likelihood.moment_errors(mean, variance, y)
+
+    def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
+        """E[u^j t''(mean + deviation u)] for j = 0, 1, 2 and u ~ N(0, 1), and a bound on their errors.
+
+        Only for self-concordant links; there t'' must not depend on y.
+        """
+        if self.self_concordance is None:
+            raise ValueError(f"{type(self).__name__} is not self-concordant: its curvature has no such moments.")
+        return self.likelihood.curvature_moments(mean, deviation)
+
+    @property
+    def dim(self) -> int:
+        """The number of coefficients, the intercept included."""
+        return self.design.shape[1]
+
+    @property
+    def dtype(self) -> Any:
+        """The floating type of the design matrix."""
+        return self.design.dtype
+
+    @property
+    def num_terms(self) -> int:
+        """The number of rows."""
+        return self.design.shape[0]
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """The columns' names, or `coefficient[0]`, `coefficient[1]`, ..."""
+        return default_names("coefficient", self.dim) if self.names is None else self.names
+
+    def prior_potential(self, z: Vector) -> Scalar:
+        """-log N(z; m, S)."""
+        return self.prior.potential(z)
+
+    def term_potentials(self, z: Vector, indices: Indices | slice) -> Batch:
+        """-log p(y_n | x_n' z) for n in `indices`; its mean over the noise where there is a variance offset."""
+        rows = self.rows(jax.tree.map(lambda x: x[indices], self.row_data()))
+        return self.smoothed_link(rows.design @ z, rows)
+
+    @property
+    def variance_offset(self) -> Batch | None:
+        """kappa: row n sees x_n' z + sqrt(kappa_n) e with independent e ~ N(0, 1), averaged in its term; or `None`."""
+        return None
+
+    @property
+    def has_variance_offset(self) -> bool:
+        """Whether the rows have offsets, be they stored or computed with the rows."""
+        return self.variance_offset is not None
+
+    def row_data(self) -> Any:
+        """Arrays with one entry a row, from whose parts `rows` makes the rows."""
+        return self.design, self.response, self.variance_offset
+
+    def rows(self, data: Any) -> Rows:
+        """The rows that a part of `row_data` stands for: here the part itself."""
+        return Rows(*data)
+
+    def smoothed_link(self, eta: Any, rows: Rows) -> Any:
+        """E t(eta + sqrt(kappa) e, y), each row's term as a function of its inner product: as convex as t."""
+        if rows.variance_offset is None:
+            return self.link_potential(eta, rows.response)
+        return self.gaussian_moments(eta, rows.variance_offset, rows.response).value
+
+    def predictor(self, rows: Rows, z: Vector) -> Batch:
+        """eta_n = x_n' z of these rows, without their noise."""
+        return rows.design @ z
+
+    @property
+    def axis_labels(self) -> dict[str, dict[str, Sequence[str]]]:
+        """The columns' names, where there are any."""
+        return {} if self.names is None else {self.variable: {"parameter": self.names}}
+
+    @property
+    def observed_data(self) -> dict[str, np.ndarray]:
+        """The responses, as "y"."""
+        return {"y": np.asarray(self.response)}
+
+    def log_likelihood(self, z: Any) -> dict[str, np.ndarray]:
+        """log p(y_n | z) of each row; for draws (n, dim), n in front."""
+        return pointwise_log_likelihood(self, z)
+
+    def predict(self, z: Any, seed: int) -> dict[str, np.ndarray]:
+        """Responses drawn from p(y | z), one replicate of all rows for each row of z."""
+        return replicated_responses(self, z, seed)
+
+    def linear_model(self) -> "AbstractLinearModel":
+        """Itself."""
+        return self
+
+    def curvature_bounds(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """(S^-1 + t0 X'X, S^-1 + t1 X'X), moved apart by the rounding of their computation."""
+        lower, upper = self.curvature
+        precision, identity = self.prior.precision_matrix(), np.eye(self.dim)
+        rounding = self.prior.precision_rounding()
+        low, high = precision - rounding * identity, precision + rounding * identity
+        if upper == 0.0:
+            return low, high
+        design = np.asarray(self.design, dtype=np.float64)
+        gram = design.T @ design
+        # An inner product of length N is off by at most N eps |x||y|; |X|_F^2 bounds the matrix of these.
+        error = 2 * self.num_terms * np.finfo(np.float64).eps * np.trace(gram) * identity
+        low = low + lower * (gram - error) if lower > 0 else low
+        return low, (high + upper * (gram + error) if np.isfinite(upper) else None)
+
+    def curvature_lower_bound(self) -> np.ndarray:
+        """Without a pass over the data where the terms promise no curvature."""
+        if self.curvature[0] > 0:
+            return self.curvature_bounds()[0]
+        return self.prior.precision_matrix() - self.prior.precision_rounding() * np.eye(self.dim)
+
+    @property
+    def constants(self) -> Constants:
+        """A log-concave likelihood under a Gaussian prior: proven, or as the user declared of the likelihood."""
+        low, high = self.curvature_bounds()
+        strong_convexity = max(outer_spectrum(low)[0], self.prior.strong_convexity())
+        smoothness = (
+            unknown(f"not smooth: the second derivative {self.likelihood.second_derivative} is unbounded")
+            if high is None
+            else proven(outer_spectrum(high)[1], "lambda_max(S^-1 + t1 X'X), rounded up")
+        )
+        status, reason = self.likelihood.grounds
+        concave = "Gaussian prior and log-concave likelihood" if status == "proven" else f"Gaussian prior; {reason}"
+        return Constants(
+            log_concave=Constant(True, status, concave),
+            strong_convexity=Constant(strong_convexity, status, "lambda_min(S^-1 + t0 X'X), rounded down"),
+            smoothness=smoothness,
+        )

@@ -1,0 +1,1 @@
+"""Maps between constrained parameters and R^d, and which constraint needs which."""

@@ -1,0 +1,17 @@
+from provi.theory import anytime as anytime
+from provi.theory import existence as existence
+from provi.theory import misso as misso
+from provi.theory import mpsgd as mpsgd
+from provi.theory import mpsgd_dynamic as mpsgd_dynamic
+from provi.theory import mpsgd_nonconvex as mpsgd_nonconvex
+from provi.theory import noise as noise
+from provi.theory import pgsvi as pgsvi
+from provi.theory import proj_sgd_convex as proj_sgd_convex
+from provi.theory import proj_sgd_strongly_convex as proj_sgd_strongly_convex
+from provi.theory import prox_sgd_convex as prox_sgd_convex
+from provi.theory import prox_sgd_strongly_convex as prox_sgd_strongly_convex
+from provi.theory import relative_smoothness as relative_smoothness
+from provi.theory import solution_region as solution_region
+from provi.theory import strong_growth as strong_growth
+from provi.theory import two_phase as two_phase
+from provi.theory import weighted_average as weighted_average
