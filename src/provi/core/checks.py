@@ -70,3 +70,9 @@ def check_positive_definite(name: str, matrix: np.ndarray) -> np.ndarray:
             f"{name} is not positive definite: its smallest eigenvalue is {smallest:.3g}. "
             f"Add a multiple of the identity, or check how it was computed."
         ) from None
+
+
+def check_confidence(value: float) -> None:
+    """A confidence level that a certificate can have."""
+    if not 0.5 < value < 1:
+        raise ValueError(f"confidence must lie between 0.5 and 1, not {value}.")

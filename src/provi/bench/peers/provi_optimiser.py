@@ -11,8 +11,8 @@ import provi
 from provi.bench.peers.jax_model import as_data, log_density
 from provi.bench.protocol import Problem, Recorder, serve
 from provi.core.precision import double_precision
-from provi.defaults.black_box import laplace_start
 from provi.runtime.run import run
+from provi.structures.black_box import laplace_start
 
 _MOST_STEPS = 3000
 

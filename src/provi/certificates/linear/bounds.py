@@ -7,7 +7,11 @@ convexity only.
 """
 
 import math
+from typing import Any
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import solve_triangular
 
@@ -17,10 +21,12 @@ from provi.certificates.linear.whitened_pass import (
     curvature_on_region,
     line_arguments,
     rounded_down,
+    square_root,
     whitened_pass,
 )
+from provi.certificates.monte_carlo.tail_audit import NODES, RANGE, REACH
 from provi.families.location_scale import LocationScale, Point
-from provi.targets.linear_model import AbstractLinearModel
+from provi.targets.linear_model import AbstractLinearModel, Rows, sum_over_rows
 
 NAMES = ("strong convexity (a)", "linearisation (b)", LOCAL)
 _LARGEST_PRIOR_PART = 300
@@ -159,3 +165,34 @@ def prior_part(at: WhitenedPass) -> float:
     error /= math.sqrt(max(float(np.linalg.eigvalsh(at.prior)[0]), 1e-300))
     total = max(value, 0.0) + error * np.linalg.norm(own - other) + 0.5 * np.square(error)
     return float(total + 16 * dim * eps * size)
+
+
+def unseen_share_of_rows(target: AbstractLinearModel, point: Point) -> float:
+    r"""The share of $E[(t\,\sigma_n\ell_n'(\mu_n + \sigma_nt))^2]$ that draws of q do not see: the largest of a row.
+
+    What `monte_carlo.tail_audit` does along lines of any density; no draws are needed. A linear model has no other directions in which a wall could stand.
+    """
+    loc = jnp.asarray(point.loc, target.dtype)
+    largest = float(_largest_row_share(target, loc, jnp.asarray(square_root(point), target.dtype)))
+    return largest if np.isfinite(largest) else 1.0
+
+
+@eqx.filter_jit
+def _largest_row_share(target: AbstractLinearModel, loc: Any, factor: Any) -> Any:
+    nodes = jnp.asarray(np.linspace(-RANGE, RANGE, NODES), loc.dtype)
+    density = jnp.exp(-0.5 * nodes**2)
+
+    def largest(block: Rows, real: Any) -> Any:
+        centre, spread = block.design @ loc, jnp.linalg.norm(block.design @ factor, axis=1)
+
+        def add(sums, node):
+            t, weight = node
+            _, pull = jax.vjp(lambda eta: target.smoothed_link(eta, block), centre + spread * t)
+            value = weight * (t * spread * pull(jnp.ones_like(centre))[0]) ** 2
+            return (sums[0] + value, sums[1] + jnp.where(jnp.abs(t) > REACH, value, 0)), None
+
+        zero = jnp.zeros_like(centre)
+        (total, outside), _ = jax.lax.scan(add, (zero, zero), (nodes, density / jnp.sum(density)))
+        return jnp.max(jnp.where(real, outside / jnp.maximum(total, 1), 0))
+
+    return sum_over_rows(target, largest, jnp.maximum)

@@ -10,7 +10,6 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from provi.algorithms.natural.sparse_learning import learn_sparse_hyperparameters
-from provi.certificates.build import LARGEST_LINEAR
 from provi.core.checks import check_count
 from provi.core.memory import available_bytes
 from provi.core.precision import double_precision
@@ -20,6 +19,7 @@ from provi.kernels import AbstractKernel, SquaredExponential
 from provi.models.gp.hyperparameters import learn_hyperparameters
 from provi.models.gp.prediction import exact_predictor, predict_latent, sparse_predictor
 from provi.result import Fit
+from provi.structures.linear import LARGEST_LINEAR
 from provi.targets.gaussian_process import GaussianProcess
 from provi.targets.likelihoods import AbstractLikelihood, UserLikelihood
 from provi.targets.sparse_gaussian_process import SparseGaussianProcess

@@ -18,10 +18,10 @@ from provi.core.checks import check_count, check_positive
 from provi.core.compilation import quick_jit
 from provi.core.precision import double_precision
 from provi.core.types import Scalar
-from provi.defaults.dual_start import first_point
 from provi.families.dual_gaussian import DualGaussian, DualPoint, dual_gaussian
 from provi.families.site_solver import SiteFactor, covariance_root, factorise
 from provi.runtime.progress import ProgressBar
+from provi.structures.dual import site_start
 from provi.targets.gaussian_process import GaussianProcess, kernel_matrix
 from provi.targets.likelihoods import UserLikelihood
 
@@ -241,7 +241,7 @@ class _Objective:
         self, target: GaussianProcess, learnt: Learnt, start: DualPoint | None, tol: float, bar: ProgressBar
     ) -> None:
         self.target, self.learnt, self.tol, self.bar = target, learnt, jnp.asarray(np.asarray(tol, target.dtype)), bar
-        self.first = first_point(target, dual_gaussian(target))
+        self.first = site_start(target, dual_gaussian(target))
         self.start = self.first if start is None else start
         self.warm, self.num_evaluations = self.start, 0
         self.best: tuple[float, Any, Any, Any] = (np.inf, None, None, None)

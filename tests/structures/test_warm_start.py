@@ -5,9 +5,9 @@ import pytest
 
 import provi
 from provi.algorithms import NaturalGradient
-from provi.defaults import certified_stop, warm_start
 from provi.families import Gaussian
 from provi.runtime.run import run
+from provi.structures import linear, stopping
 from support.linear_models import linear_model
 
 
@@ -21,9 +21,9 @@ def calls(monkeypatch):
         seen.append((type(algorithm).__name__, found.gradient_evaluations))
         return found
 
-    monkeypatch.setattr(warm_start, "run", recorded)
-    monkeypatch.setattr(certified_stop, "run", recorded)
-    monkeypatch.setattr(warm_start, "SMALLEST_WORK", 0)
+    monkeypatch.setattr(linear, "run", recorded)
+    monkeypatch.setattr(stopping, "run", recorded)
+    monkeypatch.setattr(linear, "SMALLEST_WORK", 0)
     return seen
 
 
@@ -33,7 +33,7 @@ def test_the_site_table_comes_first_and_its_pass_is_counted(calls, monkeypatch):
     assert [name for name, _ in calls] == ["SiteTable", "NaturalGradient"]
     assert warm.gradient_evaluations == calls[0][1] + calls[1][1] + 3
     assert warm.certificate.gap <= 0.01
-    monkeypatch.setattr(warm_start, "SMALLEST_WORK", 1e10)
+    monkeypatch.setattr(linear, "SMALLEST_WORK", 1e10)
     cold = provi.fit(target, progress=False)
     assert len(calls) == 3 and calls[2][0] == "NaturalGradient" and calls[2][1] > calls[1][1]
     assert abs(warm.elbo.value - cold.elbo.value) <= 0.01

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import provi
-from provi.defaults import choose, run_default
-from provi.defaults.answer import Request, certificate_seed
-from provi.defaults.certified_stop import MOST_PASSES
 from provi.families import Gaussian, Laplace, LocationScale
+from provi.structures import linear
+from provi.structures.base import Request, certificate_seed
+from provi.structures.choose import choose
+from provi.structures.stopping import MOST_PASSES
 from provi.targets import HierarchicalLogisticRegression, LogDensity
 from support.linear_models import DIM, best_gaussian, linear_model, objective
 
@@ -36,38 +37,39 @@ def density(dim=2, **claims):
 
 
 class Chosen(Exception):
-    """Raised by the stand-ins of the methods."""
+    """Raised by the stand-ins of the ways to run."""
 
 
 def chosen(monkeypatch, target, family):
-    """The name of the method that would run."""
+    """The structure, and the stopping rule's way to run that it takes."""
 
     def stand_in(name):
-        def method(model, same_family, start, request):
-            assert (same_family, start, request) == (family, None, REQUEST) and model.dim == target.dim
+        def method(structure, *rest):
+            assert structure.family == family and rest[-1] == REQUEST and structure.target.dim == target.dim
             raise Chosen(name)
 
         return method
 
-    for name in ("fit_linear", "fit_black_box", "fit_whitened"):
-        monkeypatch.setattr(choose, name, stand_in(name))
+    for name in ("run_proven", "run_sampled", "run_rounds"):
+        for module in ("linear", "black_box", "whitened"):
+            monkeypatch.setattr(f"provi.structures.{module}.{name}", stand_in(name), raising=False)
     with pytest.raises(Chosen) as caught:
-        run_default(target, family, None, REQUEST)
-    return caught.value.args[0]
+        choose(target, family).run(None, REQUEST)
+    return type(choose(target, family)).__name__, caught.value.args[0]
 
 
 @pytest.mark.parametrize(
     ("target", "family", "expected"),
     [
-        (linear_model("logistic"), Gaussian(DIM), "fit_linear"),
-        (linear_model("poisson"), Gaussian(DIM, "diagonal"), "fit_linear"),
-        (linear_model("logistic"), LocationScale(DIM, Laplace()), "fit_linear"),
-        (linear_model("logistic"), Gaussian(DIM, "low_rank"), "fit_whitened"),
-        (hierarchical(), Gaussian(6), "fit_linear"),
-        (density(), Gaussian(2), "fit_black_box"),
-        (density(), Gaussian(2, "symmetric"), "fit_black_box"),
-        (density(), Gaussian(2, "diagonal"), "fit_whitened"),
-        (density(), LocationScale(2, Laplace()), "fit_whitened"),
+        (linear_model("logistic"), Gaussian(DIM), ("Linear", "run_proven")),
+        (linear_model("poisson"), Gaussian(DIM, "diagonal"), ("Linear", "run_proven")),
+        (linear_model("logistic"), LocationScale(DIM, Laplace()), ("Linear", "run_proven")),
+        (linear_model("logistic"), Gaussian(DIM, "low_rank"), ("Linear", "run_rounds")),
+        (hierarchical(), Gaussian(6), ("Linear", "run_proven")),
+        (density(), Gaussian(2), ("BlackBox", "run_sampled")),
+        (density(), Gaussian(2, "symmetric"), ("BlackBox", "run_sampled")),
+        (density(), Gaussian(2, "diagonal"), ("WhitenedRounds", "run_rounds")),
+        (density(), LocationScale(2, Laplace()), ("WhitenedRounds", "run_rounds")),
     ],
 )
 def test_the_method_follows_the_structure(monkeypatch, target, family, expected):
@@ -75,8 +77,8 @@ def test_the_method_follows_the_structure(monkeypatch, target, family, expected)
 
 
 def test_a_large_linear_model_has_no_dense_matrices(monkeypatch):
-    monkeypatch.setattr(choose, "LARGEST_LINEAR", 2)
-    assert chosen(monkeypatch, linear_model("logistic"), Gaussian(DIM)) == "fit_black_box"
+    monkeypatch.setattr(linear, "LARGEST_LINEAR", 2)
+    assert chosen(monkeypatch, linear_model("logistic"), Gaussian(DIM)) == ("Linear", "run_sampled")
 
 
 def gap_of(target, fit):

@@ -15,18 +15,16 @@ import numpy as np
 
 from provi.algorithms.natural.laplace import laplace_approximation
 from provi.algorithms.proximal.mpsgd import MPSGD
-from provi.certificates.bounds import at_most
-from provi.certificates.build import DEFAULT_GRADIENTS, issue
-from provi.certificates.certificate import Certificate, at_confidence
-from provi.certificates.monte_carlo.confidence import spend
 from provi.core.lanczos import extreme_eigenvalues
-from provi.core.outcomes import Outcome
-from provi.defaults.answer import Answer, Request, certificate_seed
 from provi.estimators.reparameterised import Entropy, StickingTheLanding
-from provi.families.location_scale import LocationScale, Point
+from provi.families.base import AbstractFamily
+from provi.families.location_scale import Gaussian, LocationScale, Point
 from provi.families.scales import Diagonal, LowRank
 from provi.runtime.run import Run, run
 from provi.schedules.batch_sizes import PolynomialBatch
+from provi.structures.base import AbstractStructure, Answer, Request, check_finite
+from provi.structures.sampled import AbstractSampled
+from provi.structures.stopping import run_rounds
 from provi.targets.base import AbstractFiniteSum, AbstractTarget
 from provi.targets.whitened import Whitened, WhitenedFiniteSum
 from provi.theory.mpsgd import largest_step_size
@@ -38,51 +36,56 @@ BATCH_EXPONENT = 1.1
 """N_k = (k+1)^1.1: just above 1, which Theorem 7 of paper 004 needs at a constant step."""
 
 
-def fit_whitened(target: AbstractTarget, family: LocationScale, start: Point | None, request: Request) -> Answer:
-    """Rounds of steps, twice as many each time, until the certificate holds; at most `MOST_ROUNDS`.
+class WhitenedRounds(AbstractSampled):
+    """Any density with any location-scale family: what is left when no other structure fits."""
+
+    @classmethod
+    def default_family(cls, target: AbstractTarget) -> AbstractFamily | None:
+        """The Gaussian with diagonal covariance."""
+        return Gaussian(target.dim, "diagonal")
+
+    @classmethod
+    def fits(cls, target: AbstractTarget, family: AbstractFamily) -> bool:
+        """Every location-scale family."""
+        del target
+        return isinstance(family, LocationScale)
+
+    def run(self, start: Point | None, request: Request) -> Answer:
+        """From the Laplace approximation around the default location or that of `start`."""
+        check_finite(self.target, self.target.default_location if start is None else np.asarray(start.loc))
+        return run_whitened(self, start, request)
+
+
+def run_whitened(structure: AbstractStructure, start: Point | None, request: Request) -> Answer:
+    """Rounds of steps, twice as many each time, until the certificate of `structure` holds; at most `MOST_ROUNDS`.
 
     A run with a budget or a checkpoint is one round.
     """
-    origin = target.default_location if start is None else np.asarray(start.loc, np.float64)
-    whitening = _whiten(target, family, origin)
+    target, family = structure.target, structure.family
+    whitening = _whiten(target, family, target.default_location if start is None else np.asarray(start.loc, np.float64))
     budget = request.budget
     limited = (budget.steps, budget.gradients, budget.seconds) != (None, None, None)
     rounds = 1 if limited or request.options.get("checkpoint") is not None else MOST_ROUNDS
     share = dataclasses.replace(budget, gradients=None if budget.gradients is None else budget.gradients // 2)
     inner = whitening.family.point(np.zeros(target.dim), 1.0, target.dtype)
-    spent = 0
-    for index in range(rounds):
-        steps = budget.steps or (2**31 if limited else NUM_STEPS * 2**index)
+
+    def run_round(index: int) -> Run:
+        nonlocal inner
         found = run(
             whitening.algorithm(2**index),
             whitening.target,
             whitening.family,
             inner,
             seed=request.seed + index,
-            num_steps=steps,
+            num_steps=budget.steps or (2**31 if limited else NUM_STEPS * 2**index),
             budget=share,
             **request.options,
         )
-        inner, point = found.point, whitening.map_back(family, found.point)
-        level = spend(1 - request.confidence, index) if rounds > 1 else 1 - request.confidence
-        certificate = issue(
-            target,
-            family,
-            point,
-            confidence=1 - level,
-            seed=certificate_seed(request.seed, index),
-            wanted=request.tol,
-            max_gradients=DEFAULT_GRADIENTS if budget.gradients is None else budget.gradients // 2,
-        )
-        certificate = at_confidence(certificate, request.confidence)
-        spent += found.gradient_evaluations + certificate.num_gradients
-        within = certificate.gap is not None and certificate.gap <= request.tol
-        if within or not found.outcome.ok or certificate.status == "none":
-            break
-    done = dataclasses.replace(
-        found, point=point, last=whitening.map_back(family, found.last), gradient_evaluations=spent
-    )
-    return Answer(_explained(done, certificate, request), certificate)
+        inner = found.point
+        point, last = whitening.map_back(family, found.point), whitening.map_back(family, found.last)
+        return dataclasses.replace(found, point=point, last=last)
+
+    return run_rounds(structure, run_round, rounds, request)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,20 +123,6 @@ def _whiten(target: AbstractTarget, family: LocationScale, origin: np.ndarray) -
     smoothness = float(known.value) if known.known else 4 * curvature  # pyright: ignore[reportArgumentType]
     step_size, scale = largest_step_size(curvature), smallest_scale(smoothness)
     return Whitening(whitened, inner, laplace.mode, laplace.factor, step_size, scale)
-
-
-def _explained(found: Run, certificate: Certificate, request: Request) -> Run:
-    """Say what was reached, if all planned steps were taken or the budget ended."""
-    gap = certificate.gap
-    if not found.outcome.ok or gap is None:
-        return found
-    if gap > request.tol:
-        message = f"{found.message}; the bound on the gap is {at_most(gap)}, above tol = {request.tol:g}"
-        return dataclasses.replace(found, message=message)
-    proven = certificate.status == "proven"
-    outcome = Outcome.TOLERANCE if proven else Outcome.CONDITIONAL
-    message = f"{outcome.value}: {at_most(gap)} <= {request.tol:g} nats"
-    return dataclasses.replace(found, outcome=outcome, message=message)
 
 
 def _inner_scale(family: LocationScale) -> str:
