@@ -1,4 +1,12 @@
-r"""One bound on the optimality gap: its value, its grounds, and the function J that all of them share."""
+r"""One bound on the optimality gap: its value and grounds, the function J that all share, how it is printed.
+
+Bound (d) of docs/theory/certificates.md: a region that provably holds the best member, and the curvature on it.
+
+On $R = \{|v| \le \rho, |D|_F \le \rho\}$ the curvature in v is at least $H_R$, that of $-\log\det$ at least $c = (1 +
+\rho)^{-2}$. With $Q^2 = |g|^2_{H_R^{-1}} + |S - I|_F^2/c$, every point that is as good as q has $|v|_{H_R} \le
+|g|_{H_R^{-1}} + Q$ and $|D|_F \le |S - I|_F/c + Q/\sqrt c$. If both put it inside R, the best member is inside, and the
+gap is at most $\tfrac12|g|^2_{H_R^{-1}} + J(S)$.
+"""
 
 import dataclasses
 import math
@@ -46,15 +54,6 @@ def log_det_gap_from_norm(norm: float) -> float:
     x - log(1 + x) grows faster to the left of zero, and convexity puts all of the norm into one eigenvalue.
     """
     return -norm - math.log1p(-norm) if norm < 1 else math.inf
-
-
-# Bound (d) of docs/theory/certificates.md: a region that provably holds the best member, and the curvature on it.
-#
-# On $R = \{|v| \le \rho, |D|_F \le \rho\}$ the curvature in v is at least $H_R$, that of $-\log\det$ at least
-# $c = (1 + \rho)^{-2}$. With $Q^2 = |g|^2_{H_R^{-1}} + |S - I|_F^2/c$, every point that is as good as q has
-# $|v|_{H_R} \le |g|_{H_R^{-1}} + Q$ and $|D|_F \le |S - I|_F/c + Q/\sqrt c$. If both put it inside R, the best member
-# is
-# inside, and the gap is at most $\tfrac12|g|^2_{H_R^{-1}} + J(S)$.
 
 
 LOCAL = "local curvature (d)"
@@ -110,9 +109,6 @@ def local_weights(
     safe = jnp.where(second > error, second - error, 1)
     kappa = jnp.where(second > error, zeroth - error - first**2 / safe, 0)
     return jnp.exp(-1.5 * change) / jnp.sqrt(1 + change) * jnp.maximum(kappa, 0)
-
-
-# Numbers as text.
 
 
 def at_most(value: float, digits: int = 3) -> str:

@@ -180,9 +180,6 @@ def _smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     return smooth - normaliser, tail
 
 
-# log p and log q of draws.
-
-
 _NUMBERS_AT_ONCE = 2**20
 
 

@@ -170,7 +170,8 @@ def prior_part(at: WhitenedPass) -> float:
 def unseen_share_of_rows(target: AbstractLinearModel, point: Point) -> float:
     r"""The share of $E[(t\,\sigma_n\ell_n'(\mu_n + \sigma_nt))^2]$ that draws of q do not see: the largest of a row.
 
-    What `monte_carlo.tail_audit` does along lines of any density; no draws are needed. A linear model has no other directions in which a wall could stand.
+    What `monte_carlo.tail_audit` does along lines of any density; no draws are needed. A linear model has no
+    other directions in which a wall could stand.
     """
     loc = jnp.asarray(point.loc, target.dtype)
     largest = float(_largest_row_share(target, loc, jnp.asarray(square_root(point), target.dtype)))

@@ -1,4 +1,6 @@
-"""A search for directions in which a target is less convex than was claimed, by Lanczos' method at draws of q."""
+"""A search for directions in which a target is less convex than was claimed, by Lanczos' method at draws of q; and the
+segment between two draws on which a target is less convex than was claimed, once one is known to exist.
+"""
 
 from typing import Any
 
@@ -128,9 +130,6 @@ def _smallest_ritz_pair(product: Any, start: Vector) -> tuple[Vector, Scalar, Sc
     projected = basis[:size] @ images[:size].T
     values, vectors = jnp.linalg.eigh((projected + projected.T) / 2)
     return basis[:size].T @ vectors[:, 0], values[0], jnp.max(jnp.abs(values))
-
-
-# The segment between two draws on which a target is less convex than was claimed, once one is known to exist.
 
 
 def refuting_segment(
