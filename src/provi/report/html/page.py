@@ -1,6 +1,7 @@
 """The HTML report of a fit: one file that needs no network, no JavaScript and no other file."""
 
 import functools
+import hashlib
 import math
 import unicodedata
 from pathlib import Path
