@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from provi.models.bayesian_network import BayesianNetwork
     from provi.models.correlated_topic_model import CorrelatedTopicModel
     from provi.models.gaussian_mixture import VariationalGaussianMixture
+    from provi.models.glm.logistic_regression import LogisticRegression
+    from provi.models.glm.regressors import GLM, LinearRegression, PoissonRegression
     from provi.models.gp_classifier import GPClassifier
     from provi.models.gp_regressor import GPRegressor
     from provi.models.latent_dirichlet_allocation import LatentDirichletAllocation
@@ -15,20 +17,28 @@ if TYPE_CHECKING:
 __all__ = [
     "BayesianNetwork",
     "CorrelatedTopicModel",
+    "GLM",
     "GPClassifier",
     "GPRegressor",
     "LatentDirichletAllocation",
+    "LinearRegression",
+    "LogisticRegression",
     "MissingLogisticRegression",
+    "PoissonRegression",
     "VariationalGaussianMixture",
 ]
 
 _FILES = {
     "BayesianNetwork": "provi.models.bayesian_network",
     "CorrelatedTopicModel": "provi.models.correlated_topic_model",
+    "GLM": "provi.models.glm.regressors",
     "GPClassifier": "provi.models.gp_classifier",
     "GPRegressor": "provi.models.gp_regressor",
     "LatentDirichletAllocation": "provi.models.latent_dirichlet_allocation",
+    "LinearRegression": "provi.models.glm.regressors",
+    "LogisticRegression": "provi.models.glm.logistic_regression",
     "MissingLogisticRegression": "provi.models.missing_logistic_regression",
+    "PoissonRegression": "provi.models.glm.regressors",
     "VariationalGaussianMixture": "provi.models.gaussian_mixture",
 }
 
