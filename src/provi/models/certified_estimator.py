@@ -2,18 +2,15 @@
 
 import dataclasses
 import pickle
-import warnings
 from abc import abstractmethod
 from typing import Any
 
 import numpy as np
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
 
-from provi.core.outcomes import Outcome
 from provi.core.precision import double_precision
 from provi.models.gp_prediction import label_log_odds
 from provi.result import Fit
@@ -21,9 +18,8 @@ from provi.targets.likelihoods import AbstractLikelihood, BernoulliLogit, Bernou
 
 
 class AbstractCertifiedEstimator(BaseEstimator):
-    """An estimator with `fit_`, `elbo_`, `certificate_` and `likelihood_`; pickled without the data."""
+    """An estimator with `fit_`, `elbo_`, `certificate_` and `likelihood_`; pickled without the target."""
 
-    tol: Any
     likelihood_: AbstractLikelihood
 
     @abstractmethod
@@ -31,15 +27,9 @@ class AbstractCertifiedEstimator(BaseEstimator):
         """Mean and variance of the latent number at each row of X."""
 
     def _store_fit(self, found: Fit, likelihood: AbstractLikelihood, remedy: str) -> None:
-        """Keep a fit; one without a finite ELBO is an error that names the `remedy`, an early stop a warning."""
+        """Keep a fit; one without a finite ELBO is an error that names the `remedy`."""
         if not np.isfinite(float(found.elbo)):
             raise ValueError(f"The ELBO is not finite ({found.message}): {remedy}.")
-        if found.outcome is not Outcome.TOLERANCE:
-            warnings.warn(
-                f"The fit did not reach tol={self.tol} nats ({found.message}); certificate_ says what is proven.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
         self.likelihood_, self.fit_ = likelihood, found
         self.elbo_, self.certificate_ = float(found.elbo), found.certificate
 

@@ -8,6 +8,7 @@ import pytest
 from jax.scipy.special import gammaln
 from scipy import optimize, special, stats
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import BayesianRidge, PoissonRegressor
 from sklearn.model_selection import GridSearchCV
 
@@ -90,6 +91,11 @@ def test_more_columns_than_rows_and_a_prior_matrix():
     np.testing.assert_allclose(expected, design @ mean, atol=1e-4)
     np.testing.assert_allclose(deviation**2, np.einsum("ni,ij,nj->n", design, covariance, design) + 0.09, rtol=1e-4)
     np.testing.assert_allclose(model.elbo_, evidence, atol=1e-6)
+
+
+def test_a_tolerance_below_rounding_is_a_warning(linear):
+    with pytest.warns(ConvergenceWarning, match="did not reach tol=1e-300"):
+        clone(linear).set_params(tol=1e-300).fit(X, Y)
 
 
 def test_poisson_regression_maximises_its_elbo_and_predicts_a_log_normal_rate(poisson):

@@ -6,16 +6,19 @@ its sites s, $V = (\Sigma_0^{-1} + X'SX)^{-1} = \Sigma_0 - T'T$ with $T = L^{-1}
 $LL' = I + S^{1/2}X\Sigma_0X'S^{1/2}$: no matrix has the size of V.
 """
 
+import warnings
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.linalg import block_diag, solve_triangular
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from provi.core.checks import check_positive
+from provi.core.outcomes import Outcome
 from provi.families.dual_gaussian import DualGaussian
 from provi.families.scales import Diagonal
 from provi.fit import fit
@@ -107,6 +110,12 @@ class AbstractGLM(AbstractCertifiedEstimator):
         found = fit(target, tol=self.tol, seed=seed, progress=bool(self.progress))
         remedy = "scale the columns of X, and y if it is real, or take a smaller prior_scale"
         self._store_fit(found, target.likelihood, remedy)
+        if found.outcome is not Outcome.TOLERANCE:
+            warnings.warn(
+                f"The fit did not reach tol={self.tol} nats ({found.message}); certificate_ says what is proven.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
         self.n_iter_ = found.num_steps
         self._predictor = _linear_predictor(found.posterior, target, bool(self.fit_intercept))
         moments = found.posterior.mean, found.posterior.standard_deviation
