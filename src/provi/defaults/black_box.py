@@ -44,7 +44,7 @@ class CertifiedStop:
     def __init__(self, target: AbstractTarget, family: LocationScale, request: Request) -> None:
         self.target, self.family, self.request = target, family, request
         self.began = time.monotonic()
-        self.draws = StochasticNaturalGradient().num_draws
+        self.algorithm = StochasticNaturalGradient()
         self.run_gradients = 0
         self.tries = 0
         self.certificate: Certificate | None = None
@@ -53,12 +53,13 @@ class CertifiedStop:
         self.stationary = False
 
     def __call__(self, state: Any) -> bool:
-        self.run_gradients += int(self.draws(state.step))
+        self.run_gradients += int(self.algorithm.cost_at(state.step))
         still = self._looks_stationary(state)
         if self.certificate is not None and self.certificate.status == "none":
             self.stationary = still
             return still
-        estimate = float(state.gap)
+        progress = self.algorithm.progress(state)
+        estimate = math.inf if progress is None else progress.gap
         tol = self.request.tol
         # Noise may keep the estimate large for ever, where the density is not log-concave; then the first try is here.
         if still and self.certificate is None and not self.target.constants.log_concave.known:
@@ -122,7 +123,7 @@ def fit_black_box(target: AbstractTarget, family: LocationScale, start: Point | 
     if budget.gradients is not None:
         budget = dataclasses.replace(budget, gradients=int(_RUN_SHARE * budget.gradients))
     found = run(
-        StochasticNaturalGradient(),
+        stop.algorithm,
         target,
         family,
         point,

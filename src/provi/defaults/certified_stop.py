@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from provi.algorithms.base import AbstractAlgorithm
 from provi.certificates.bounds import GapBound, at_most
 from provi.certificates.build import issue
 from provi.core.outcomes import Outcome
@@ -29,8 +30,7 @@ class CertifiedStop:
 
     **Arguments:**
 
-    - `prove`: the bounds at a point.
-    - `first_stage`: of the algorithm's state, from which on its evaluation means something.
+    - `prove`: the bounds at a point. - `algorithm`: its `progress` is what decides when to try them.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class CertifiedStop:
         prove: Callable[[Any], tuple[GapBound, ...]],
         tol: float,
         most_passes: int | None,
-        first_stage: int,
+        algorithm: AbstractAlgorithm,
     ) -> None:
-        self.prove, self.tol, self.first_stage = prove, tol, first_stage
+        self.prove, self.tol, self.algorithm = prove, tol, algorithm
         self.most_passes, self.spent = most_passes or MOST_PASSES, False
         self.threshold = _WORTH_TRYING * tol
         self.passes, self.proven, self.stalled = 0, False, False
@@ -48,10 +48,11 @@ class CertifiedStop:
         self.least, self.lowest, self.idle = math.inf, math.inf, 0
 
     def __call__(self, state: Any) -> bool:
-        if int(state.stage) < self.first_stage:
+        progress = self.algorithm.progress(state)
+        if progress is None:
             return False
-        estimate = 0.5 * sum(float(norm) ** 2 for norm in state.gradient_norms)
-        self.stalled = self._stalled(estimate, float(state.evaluation.negative_elbo))
+        estimate = progress.gap
+        self.stalled = self._stalled(estimate, progress.negative_elbo)
         # The last certificate must still be paid for.
         self.spent = int(state.step) + self.passes + 2 * CERTIFICATE_PASSES > self.most_passes
         if self.stalled or self.spent or estimate > self.threshold:

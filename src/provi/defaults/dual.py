@@ -36,8 +36,9 @@ def fit_dual(target: Any, family: DualGaussian, start: DualPoint | None, request
     def prove(member: DualPoint) -> tuple[GapBound, ...]:
         return dual_bounds(target, family, member)
 
-    stop = CertifiedStop(prove, request.tol, request.budget.gradients, first_stage=1)
-    return run_certified(DualNaturalGradient(), target, family, point, stop, error, request)
+    algorithm = DualNaturalGradient()
+    stop = CertifiedStop(prove, request.tol, request.budget.gradients, algorithm)
+    return run_certified(algorithm, target, family, point, stop, error, request)
 
 
 def iterate(num_sites: int, itemsize: int, available: int, low_rank: bool) -> bool:
@@ -69,8 +70,8 @@ def _fit_iteratively(
     def prove(member: DualPoint) -> tuple[GapBound, ...]:
         return iterative_bounds(target, family, member, solver)
 
-    stop = CertifiedStop(prove, request.tol, request.budget.gradients, first_stage=1)
     algorithm = IterativeNaturalGradient(solver=solver)
+    stop = CertifiedStop(prove, request.tol, request.budget.gradients, algorithm)
     answer = run_certified(algorithm, target, family, point, stop, error, request)
     key = jax.random.fold_in(jax.random.key(request.seed), 2**31 - 1)  # a stream that no step uses
     value, noise = (float(x) for x in estimated_elbo(key, target, family, answer.run.point, solver))

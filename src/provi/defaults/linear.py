@@ -26,7 +26,7 @@ def fit_linear(target: AbstractLinearModel, family: LocationScale, start: Point 
     warm = warm_start(target, family, point, request) if start is None else None
     if warm is not None:
         point, request = warm.point, what_is_left(request, warm)
-    stop = CertifiedStop(prove, request.tol, request.budget.gradients, first_stage=2)
     algorithm = NaturalGradient(from_curvature=start is None and warm is None)
+    stop = CertifiedStop(prove, request.tol, request.budget.gradients, algorithm)
     answer = run_certified(algorithm, target, family, point, stop, target.value_error, request)
     return answer if warm is None else with_warm_start(answer, warm)

@@ -12,14 +12,9 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from provi.certificates.bounds import LOCAL, GapBound, log_det_gap, region_bound
-from provi.certificates.linear.whitened_pass import (
-    WhitenedPass,
-    curvature_on_region,
-    line_arguments,
-    rounded_down,
-    whitened_pass,
-)
+from provi.certificates.linear.whitened_pass import WhitenedPass, curvature_on_region, rounded_down, whitened_pass
 from provi.families.location_scale import LocationScale, Point
+from provi.families.marginals import line_arguments
 from provi.targets.linear_model import AbstractLinearModel
 
 NAMES = ("strong convexity (a)", "linearisation (b)", LOCAL)
