@@ -38,7 +38,7 @@ def first_bad_step(algorithm, target, seed):
     state = algorithm.init(WIDE)
     for _ in range(500):
         state, info = step(key, algorithm, state, target, FAMILY, jnp.ones(()))
-        if not np.isfinite(float(info.gradient_norm_loc)):
+        if not np.isfinite(float(info.norms[0])):
             return int(state.step) - 1
     raise AssertionError("no bad step")
 

@@ -12,15 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.certificates.linear.whitened_pass import (
-    line_arguments,
-    moments_and_errors,
-    row_rounding,
-    square_root,
-    whitened_prior,
-)
+from provi.certificates.linear.whitened_pass import moments_and_errors, row_rounding, whitened_prior
 from provi.certificates.monte_carlo.confidence import mean_upper_bound
-from provi.families.location_scale import LocationScale, Point
+from provi.families.location_scale import LocationScale, Point, square_root
+from provi.families.marginals import line_arguments
 from provi.targets.base import AbstractTarget
 from provi.targets.linear_model import AbstractLinearModel, Rows, keep, sum_over_rows
 

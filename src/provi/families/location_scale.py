@@ -184,6 +184,17 @@ class LocationScale(AbstractFamily):
                 return jnp.sqrt(jnp.diagonal(point.scale.covariance()))
 
 
+def square_root(point: Point) -> np.ndarray:
+    """A matrix C with CC' the covariance, on the host in float64."""
+    match point.scale:
+        case Diagonal(diagonal=diagonal):
+            return np.diag(np.asarray(diagonal, np.float64))
+        case Triangular(matrix=matrix) | Symmetric(matrix=matrix):
+            return np.asarray(matrix, np.float64)
+        case scale:
+            return np.linalg.cholesky(np.asarray(scale.covariance(), np.float64))
+
+
 def Gaussian(dim: int | None = None, scale: str = "triangular", *, rank: int = 5) -> Any:
     """The Gaussian family of dimension `dim`; without a dimension, the standard normal base `Normal()`."""
     if dim is None:

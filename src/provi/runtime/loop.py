@@ -27,11 +27,6 @@ from provi.targets.base import AbstractTarget
 # until the new ones have a name.
 
 
-def donated_fields(algorithm: AbstractAlgorithm) -> tuple[str, ...]:
-    """The fields of the algorithm's state whose arrays the loop may overwrite; most algorithms have none."""
-    return getattr(algorithm, "donated_fields", ())
-
-
 def _is_large(leaf: Any) -> bool:
     # One number a term is not: such columns stay, for what a state says of itself without its table.
     return eqx.is_array(leaf) and leaf.ndim > 1
@@ -40,7 +35,7 @@ def _is_large(leaf: Any) -> bool:
 def split(algorithm: AbstractAlgorithm, state: Any) -> tuple[Any, dict[str, Any]]:
     """The state with None for the large arrays of the donated fields, and these. Nothing is copied."""
     large, small = {}, {}
-    for name in donated_fields(algorithm):
+    for name in algorithm.donated_fields:
         large[name], small[name] = eqx.partition(getattr(state, name), _is_large)
     return (dataclasses.replace(state, **small) if small else state), large
 
@@ -135,7 +130,7 @@ def initial_carry(algorithm: AbstractAlgorithm, point: Any) -> Carry:
     zero, one = jnp.asarray(np.zeros((), dtype)), jnp.asarray(np.ones((), dtype))
     count, never = jnp.asarray(np.asarray(0)), jnp.asarray(np.asarray(-1))
     health = Health(one, count, count, never, never, count)
-    info = StepInfo(zero, jnp.asarray(np.zeros((), np.int32)), zero, zero, zero)
+    info = StepInfo(zero, jnp.asarray(np.zeros((), np.int32)), (zero, zero, zero))
     state = algorithm.init(point)
     places = getattr(state.step, "sharding", None)
     if places is not None and len(places.device_set) > 1:
@@ -151,7 +146,7 @@ def guarded_step(key: RandomKey, algorithm: AbstractAlgorithm, target: Objective
     """
     old, health = carry.state, carry.health
     new, info = algorithm.step(key, old, target, family, health.shrink)
-    finite = jnp.isfinite(jnp.stack([info.gradient_norm_loc, info.gradient_norm_scale, info.point_norm]))
+    finite = jnp.isfinite(jnp.stack(info.norms))
     accepted = jnp.all(finite)
     reverted = eqx.tree_at(lambda state: state.step, old, old.step + 1)
     first = jnp.logical_and(~accepted, health.rejected == 0)
@@ -170,7 +165,7 @@ def guarded_step(key: RandomKey, algorithm: AbstractAlgorithm, target: Objective
             rejected=health.rejected + ~accepted,
             first_step=jnp.where(first, old.step, health.first_step),
             first_quantity=jnp.where(first, jnp.argmin(finite), health.first_quantity),
-            gradient_evaluations=health.gradient_evaluations + info.num_draws,
+            gradient_evaluations=health.gradient_evaluations + info.cost,
         ),
         info,
     )
@@ -189,7 +184,7 @@ def describe_rejections(health: Health, quantities: tuple[str, ...]) -> str:
 
 def affordable(algorithm: AbstractAlgorithm, carry: Carry, gradient_budget: Count) -> Flag:
     """Whether the budget of gradient evaluations pays for the next step."""
-    return carry.health.gradient_evaluations + algorithm.draws_at(carry.state.step) <= gradient_budget
+    return carry.health.gradient_evaluations + algorithm.cost_at(carry.state.step) <= gradient_budget
 
 
 def _advance(
@@ -219,10 +214,9 @@ def _advance(
 def _advance_in_place(kept: tuple[Any, ...], large: dict[str, Any]) -> Carry:
     """`_advance` with the large arrays of the state apart, so that they, and nothing else, can be donated."""
     key, algorithm, target, family, carry, last_step, gradient_budget = kept
-    arranged = getattr(algorithm, "arranged", lambda state: state)
-    carry = Carry(arranged(join(carry.state, large)), carry.health, carry.info)
+    carry = Carry(algorithm.arranged(join(carry.state, large)), carry.health, carry.info)
     carry = _advance(key, algorithm, target, family, carry, last_step, gradient_budget)
-    return Carry(arranged(carry.state), carry.health, carry.info)
+    return Carry(algorithm.arranged(carry.state), carry.health, carry.info)
 
 
 _advance.__name__ = _advance.__qualname__ = "advance"
@@ -246,7 +240,7 @@ def advance(
     that is passed in are gone afterwards, and its table is never there twice. All else of it stays.
     """
     quick = algorithm.compile_quickly(family)
-    if not donated_fields(algorithm):
+    if not algorithm.donated_fields:
         loop = quick_loop if quick else optimised_loop
         return loop(key, algorithm, target, family, carry, last_step, gradient_budget)
     state, large = split(algorithm, carry.state)

@@ -24,7 +24,6 @@ from provi.runtime.loop import (
     advance,
     affordable,
     describe_rejections,
-    donated_fields,
     estimate_elbo,
     initial_carry,
     interrupts_wait,
@@ -120,7 +119,7 @@ def run(
     num_steps = min(check_count("num_steps", num_steps), budget.steps or num_steps)
     driver = _Driver(algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop)
     driver.prepare(start, resume)
-    first_batch = int(algorithm.draws_at(jnp.zeros((), int)))
+    first_batch = int(algorithm.cost_at(jnp.zeros((), int)))
     if budget.gradients is not None and budget.gradients < first_batch:
         raise ValueError(
             f"budget={budget.gradients} gradient evaluations do not pay for one step of {first_batch} draws."
@@ -203,7 +202,7 @@ class _Driver:
         return Outcome.COMPLETED
 
     def advance_to(self, step: int) -> None:
-        with interrupts_wait(bool(donated_fields(self.parts[0]))):
+        with interrupts_wait(bool(self.parts[0].donated_fields)):
             self.carry = advance(self.key, *self.parts, self.carry, jnp.asarray(step), self.gradient_budget)
         jax.block_until_ready(self.carry)
         if time.monotonic() - self.saved > self.checkpoint_seconds:
@@ -242,8 +241,8 @@ class _Driver:
             elbo=elbo,
             elbo_standard_error=error,
             step_size=info.step_size,
-            num_draws=info.num_draws,
-            gradient_norm=np.hypot(info.gradient_norm_loc, info.gradient_norm_scale),
+            num_draws=info.cost,
+            gradient_norm=np.hypot(*info.norms[:2]),
             rejected_steps=health.rejected,
         )
 

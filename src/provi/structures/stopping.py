@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve
 
+from provi.algorithms.base import AbstractAlgorithm
 from provi.certificates.bounds import GapBound, at_most
 from provi.certificates.build import DEFAULT_GRADIENTS
 from provi.certificates.certificate import Certificate, at_confidence
@@ -46,17 +47,17 @@ class ProvenStop:
 
     **Arguments:**
 
-    - `prove`: the bounds at a point. - `progress`: the algorithm's own, of its state.
+    - `prove`: the bounds at a point. - `algorithm`: its `progress` is what decides when to try them.
     """
 
     def __init__(
         self,
         prove: Callable[[Any], tuple[GapBound, ...]],
-        progress: Callable[[Any], Any],
+        algorithm: AbstractAlgorithm,
         tol: float,
         most_passes: int | None,
     ) -> None:
-        self.prove, self.progress, self.tol = prove, progress, tol
+        self.prove, self.algorithm, self.tol = prove, algorithm, tol
         self.most_passes, self.spent = most_passes or MOST_PASSES, False
         self.threshold = _WORTH_TRYING * tol
         self.passes, self.proven, self.stalled = 0, False, False
@@ -64,7 +65,7 @@ class ProvenStop:
         self.least, self.lowest, self.idle = math.inf, math.inf, 0
 
     def __call__(self, state: Any) -> bool:
-        progress = self.progress(state)
+        progress = self.algorithm.progress(state)
         if progress is None:
             return False
         estimate = progress.gap
@@ -108,7 +109,7 @@ class ProvenStop:
 
 def run_proven(
     structure: AbstractStructure,
-    algorithm: Any,
+    algorithm: AbstractAlgorithm,
     start: Any,
     prove: Callable[[Any], tuple[GapBound, ...]],
     value_error: float,
@@ -121,7 +122,7 @@ def run_proven(
     """
     target: Any = structure.target
     budget = request.budget
-    stop = ProvenStop(prove, algorithm.progress, request.tol, budget.gradients)
+    stop = ProvenStop(prove, algorithm, request.tol, budget.gradients)
     if budget.gradients is not None:
         # The certificate of the result is paid for out of the budget, if that leaves anything for the run.
         budget = dataclasses.replace(budget, gradients=max(budget.gradients - CERTIFICATE_PASSES, 1))
@@ -164,7 +165,9 @@ class SampledStop:
     - `spent`: gradients that the search for a start has taken.
     """
 
-    def __init__(self, structure: AbstractStructure, algorithm: Any, request: Request, spent: int) -> None:
+    def __init__(
+        self, structure: AbstractStructure, algorithm: AbstractAlgorithm, request: Request, spent: int
+    ) -> None:
         self.structure, self.algorithm, self.request = structure, algorithm, request
         self.began = time.monotonic()
         self.run_gradients = 0
@@ -180,7 +183,8 @@ class SampledStop:
         if self.certificate is not None and self.certificate.status == "none":
             self.stationary = still
             return still
-        estimate = self.algorithm.progress(state).gap
+        progress = self.algorithm.progress(state)
+        estimate = math.inf if progress is None else progress.gap
         tol = self.request.tol
         # Noise may keep the estimate large for ever, where the density is not log-concave; then the first try is here.
         if still and self.certificate is None and not self.structure.target.constants.log_concave.known:
@@ -252,7 +256,12 @@ class SampledStop:
 
 
 def run_sampled(
-    structure: AbstractStructure, algorithm: Any, start: Point, num_steps: int, spent: int, request: Request
+    structure: AbstractStructure,
+    algorithm: AbstractAlgorithm,
+    start: Point,
+    num_steps: int,
+    spent: int,
+    request: Request,
 ) -> Answer:
     """Run `algorithm` until a certificate from draws is within the tolerance, or nothing moves any more.
 

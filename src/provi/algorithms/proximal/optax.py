@@ -79,6 +79,9 @@ class Optax(AbstractAlgorithm):
         info = step_info(shrink, draws, gradient, moved)
         return OptaxState(moved, rule_state, average, state.step + 1), info
 
+    def cost_at(self, step):
+        return self.num_draws(step)
+
     def output(self, state):
         return self.averaging.value(state.average, state.point)
 

@@ -19,13 +19,13 @@ from provi.certificates.bounds import LOCAL, GapBound, log_det_gap, region_bound
 from provi.certificates.linear.whitened_pass import (
     WhitenedPass,
     curvature_on_region,
-    line_arguments,
     rounded_down,
     square_root,
     whitened_pass,
 )
 from provi.certificates.monte_carlo.tail_audit import NODES, RANGE, REACH
 from provi.families.location_scale import LocationScale, Point
+from provi.families.marginals import line_arguments
 from provi.targets.linear_model import AbstractLinearModel, Rows, sum_over_rows
 
 NAMES = ("strong convexity (a)", "linearisation (b)", LOCAL)

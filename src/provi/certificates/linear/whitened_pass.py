@@ -22,10 +22,8 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from provi.certificates.bounds import local_weights
-from provi.families.bases import Normal
-from provi.families.location_scale import LocationScale, Point
-from provi.families.marginals import marginal_quadrature
-from provi.families.scales import Diagonal, Symmetric, Triangular
+from provi.families.location_scale import LocationScale, Point, square_root
+from provi.families.marginals import line_arguments
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors, quadrature_moments
 from provi.targets.linear_model import AbstractLinearModel, Rows, keep, sum_over_rows
 from provi.targets.priors import GaussianPrior
@@ -194,39 +192,6 @@ def rounded_down(matrix: np.ndarray, error: float) -> np.ndarray:
     computed from it in float64 are those of a matrix that is so, too."""
     rounding = 16 * len(matrix) * np.finfo(float).eps * float(np.trace(np.abs(matrix)))
     return matrix - (error + rounding) * np.eye(len(matrix)) if math.isfinite(error) else matrix
-
-
-def line_arguments(target: AbstractLinearModel, family: LocationScale) -> tuple[Any, Any]:
-    """The target in float64, and the rule of the base (None for the normal one)."""
-    check_normal(target, family)
-
-    def widened(leaf: Any) -> Any:
-        # A large design that is in float64 already is not copied.
-        return np.asarray(leaf, np.float64) if eqx.is_inexact_array(leaf) and leaf.dtype != np.float64 else leaf
-
-    double = jax.tree.map(widened, target)
-    rule = None if isinstance(family.base, Normal) else marginal_quadrature(family.base, family.dim)
-    return double, rule
-
-
-def check_normal(target: AbstractLinearModel, family: LocationScale) -> None:
-    """A model with variance offsets adds Gaussian noise to each row: only a Gaussian is closed under that."""
-    if target.has_variance_offset and not isinstance(family.base, Normal):
-        raise ValueError(
-            f"{type(target).__name__} needs a Gaussian family, not base {family.base.name!r}: pass "
-            f"family=provi.families.Gaussian({family.dim})."
-        )
-
-
-def square_root(point: Point) -> np.ndarray:
-    """A matrix C with CC' the covariance, on the host in float64."""
-    match point.scale:
-        case Diagonal(diagonal=diagonal):
-            return np.diag(np.asarray(diagonal, np.float64))
-        case Triangular(matrix=matrix) | Symmetric(matrix=matrix):
-            return np.asarray(matrix, np.float64)
-        case scale:
-            return np.linalg.cholesky(np.asarray(scale.covariance(), np.float64))
 
 
 @eqx.filter_jit

@@ -14,6 +14,7 @@ from jax.scipy.linalg import cho_solve
 from scipy.optimize import minimize
 
 from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient, evaluate
+from provi.algorithms.natural.trial import gap_estimate
 from provi.core.checks import check_count, check_positive
 from provi.core.compilation import quick_jit
 from provi.core.precision import double_precision
@@ -94,14 +95,17 @@ def with_log_hyperparameters(target: GaussianProcess, vector: Any, learnt: Learn
 def value_and_gradient(
     vector: Any, target: GaussianProcess, learnt: Learnt, start: DualPoint, tol: Any
 ) -> tuple[Scalar, Any, DualPoint]:
-    """F* and its gradient at the logarithms `vector`, and the (a, s) of the inner fit; one compiled program."""
+    """F* and its gradient at the logarithms `vector`, and the (a, s) of the inner fit; one compiled program.
+
+    The inner fit is a loop of its own, over the steps of `DualNaturalGradient`: it ends within the program, by a
+    tolerance, where a run of `runtime` would come back to the host after every step.
+    """
     process = with_log_hyperparameters(target, vector, learnt)
     family = _family(process)
     algorithm, key = DualNaturalGradient(), jax.random.key(0)  # it draws nothing
 
     def unfinished(state: Any) -> Any:
-        estimate = 0.5 * (state.gradient_norms[0] ** 2 + state.gradient_norms[1] ** 2)
-        ended = (state.stage > 0) & (estimate <= tol)
+        ended = (state.stage == algorithm.settled) & (gap_estimate(state.gradient_norms) <= tol)
         return ~ended & (state.step < _MOST_INNER_STEPS) & (state.step_size > _SMALLEST_STEP)
 
     def advance(state: Any) -> Any:
