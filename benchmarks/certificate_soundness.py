@@ -28,7 +28,7 @@ from scipy import stats
 import provi
 from provi.certificates.linear.bounds import linear_model_bounds
 from provi.certificates.monte_carlo.bounds import fewest_gradients
-from provi.structures.choose import choose
+from provi.fit import choose
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from soundness.certificate_problems import LARGE, OTHER_BASES, SMALL, black_box, problem  # noqa: E402

@@ -12,11 +12,11 @@ from provi.certificates.certificate import Certificate, at_confidence
 from provi.core.checks import check_confidence, check_count
 from provi.core.precision import double_precision
 from provi.families.location_scale import Gaussian
+from provi.fit import choose
 from provi.result.fit import Fit
 from provi.result.posterior import Posterior
 from provi.runtime.run import Budget, as_budget
 from provi.structures.base import AbstractStructure, Request, certificate_seed
-from provi.structures.choose import choose
 from provi.targets.base import AbstractTarget
 
 _DIRECT_GRADIENTS = 20_000

@@ -17,8 +17,14 @@ from provi.result.posterior import Posterior
 from provi.runtime.loop import estimate_elbo
 from provi.runtime.run import Budget, Run, as_budget, run
 from provi.structures.base import AbstractStructure, Request, certificate_seed
-from provi.structures.choose import choose
+from provi.structures.black_box import BlackBox
+from provi.structures.dual import Dual
+from provi.structures.linear import Linear
+from provi.structures.whitened import WhitenedRounds
 from provi.targets.base import AbstractTarget
+
+STRUCTURES: tuple[type[AbstractStructure], ...] = (Linear, Dual, BlackBox, WhitenedRounds)
+"""In the order in which they are asked; the last takes every location-scale family."""
 
 _DEFAULT_STEPS = 2000
 _ELBO_DRAWS, _ELBO_NUMBERS = 4096, 2**25  # fewer draws in many dimensions: 2^25 numbers are 256 MiB
@@ -48,7 +54,7 @@ def fit(
     - `family`: default the Gaussian with full covariance (diagonal above 500 dimensions, 1000 for a linear model;
       a linear model with more columns than rows and a Gaussian process keep the full one, in dual form).
     - `algorithm`: e.g. `provi.algorithms.ProxSGD.from_theorem(target, family, budget=100_000)`. The default is the
-      fastest method for the target's structure (`provi.structures.choose`), stopped by its certificate.
+      fastest method for the target's structure (`provi.fit.choose`), stopped by its certificate.
     - `tol`: nats. The default stops when the gap to the best member of the family is certified to be at most this.
     - `confidence`: of the certificate, where it is not deterministic.
     - `budget`: gradient evaluations, or a `provi.Budget` with steps, gradients or seconds. For a linear model
@@ -81,6 +87,25 @@ def fit(
     rejected = int(result.history["rejected_steps"][-1]) if len(result.history) else 0
     certificate = with_guarantee(certificate, structure.family, algorithm.guarantee, result.num_steps, rejected)
     return _as_fit(structure, result, certificate, seed, algorithm.guarantee, call)
+
+
+def choose(target: AbstractTarget, family: AbstractFamily | None = None) -> AbstractStructure:
+    """The structure of `target` with `family`, or with the family that it would choose itself. Nobody asks again.
+
+    | target and family | structure | method |
+    | --- | --- | --- |
+    | Gaussian process; linear model with more columns than rows (dual family) | `Dual` | natural gradient in N-space |
+    | linear model | `Linear` | natural gradient with exact expectations, up to 2000 dimensions |
+    | any other, Gaussian with full covariance | `BlackBox` | Laplace start, stochastic natural gradient |
+    | any other | `WhitenedRounds` | Laplace whitening, projected gradients with growing batches (MPSGD) |
+    """
+    member: Any = family
+    if member is None:
+        member = next(found for kind in STRUCTURES if (found := kind.default_family(target)) is not None)
+    for kind in STRUCTURES:
+        if kind.fits(target, member):
+            return kind(target, member)
+    raise TypeError(f"family must be e.g. provi.families.Gaussian({target.dim}), not {type(member).__name__}.")
 
 
 def _check_arguments(target: Any, family: Any, algorithm: Any, seed: Any) -> None:

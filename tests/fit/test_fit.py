@@ -13,10 +13,9 @@ import provi
 from provi.certificates.build import with_guarantee
 from provi.diagnostics.exact import exact_negative_elbo
 from provi.diagnostics.optimum import linear_model_optimum
-from provi.fit import _check_arguments
+from provi.fit import _check_arguments, choose
 from provi.runtime.run import as_budget
 from provi.schedules import ConstantStep, UniformSampling
-from provi.structures.choose import choose
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -13,12 +13,12 @@ from provi.certificates.bounds import GapBound, at_most
 from provi.certificates.certificate import Assumption
 from provi.diagnostics import importance_diagnostics
 from provi.families import Gaussian
+from provi.fit import choose
 from provi.report.html.page import fingerprint, render_report
 from provi.report.html.verdict import verdict
 from provi.result import Posterior
 from provi.result.fit import describe_call
 from provi.runtime.history import History
-from provi.structures.choose import choose
 from support.html_page import (
     Page,
     check_pictures,

@@ -8,7 +8,7 @@ from scipy import optimize, stats
 
 import provi
 from provi.families import LocationScale
-from provi.structures.choose import choose
+from provi.fit import choose
 from provi.targets import LogDensity
 
 

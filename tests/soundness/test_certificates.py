@@ -15,7 +15,7 @@ from provi.certificates.linear.bounds import linear_model_bounds
 from provi.diagnostics import exact_negative_elbo
 from provi.families import Point
 from provi.families.scales import Diagonal, Triangular
-from provi.structures.choose import choose
+from provi.fit import choose
 from soundness.certificate_problems import OTHER_BASES, SMALL, black_box, problem
 
 CONFIDENCE = 0.99

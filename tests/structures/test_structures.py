@@ -7,9 +7,9 @@ import pytest
 
 import provi
 from provi.families import Gaussian, Laplace, LocationScale
+from provi.fit import choose
 from provi.structures import linear
 from provi.structures.base import Request, certificate_seed
-from provi.structures.choose import choose
 from provi.structures.stopping import MOST_PASSES
 from provi.targets import HierarchicalLogisticRegression, LogDensity
 from support.linear_models import DIM, best_gaussian, linear_model, objective

@@ -57,6 +57,9 @@ class Fit:
     call: str | None = None
 
     def __post_init__(self) -> None:
+        dim = self.posterior.family.dim
+        if self.target is not None and self.target.dim != dim:
+            raise ValueError(f"target has {self.target.dim} parameters, but the approximation has {dim}.")
         # One target for both, also after dataclasses.replace(fit, target=target).
         if self.target is not None and self.posterior.target is not self.target:
             object.__setattr__(self, "posterior", dataclasses.replace(self.posterior, target=self.target))

@@ -32,10 +32,6 @@ class Posterior:
     target: Any = dataclasses.field(default=None, compare=False, repr=False)
     _found: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        if self.target is not None and self.target.dim != self.family.dim:
-            raise ValueError(f"target has {self.target.dim} parameters, but the approximation has {self.family.dim}.")
-
     @property
     @double_precision
     def mean(self) -> np.ndarray:

@@ -51,8 +51,8 @@ class Difference:
 class AbstractStructure(abc.ABC):
     """A target with a family of approximations: how they are fitted, bounded and compared.
 
-    `structures.choose` asks once which structure a target and a family have; nothing else asks again. A structure is
-    one final class in a file of its own, and a row in `choose.STRUCTURES`.
+    `fit.choose` asks once which structure a target and a family have; nothing else asks again. A structure is
+    one final class in a file of its own, and a row in `fit.STRUCTURES`.
     """
 
     target: AbstractTarget

@@ -23,9 +23,7 @@ from provi.structures.base import AbstractStructure, Answer, Difference, Request
 from provi.structures.stopping import run_proven
 from provi.targets.base import AbstractTarget, Constants
 from provi.targets.gaussian_process import GaussianProcess
-
-LARGEST_SITES = 5000
-"""Rows up to which a linear model with more columns than rows is fitted in dual form unless another is asked for."""
+from provi.targets.linear_model import AbstractLinearModel
 
 SMALLEST_ITERATIVE = 2000
 """Number of data from which on a low rank, where it suffices, is the faster way: benchmarks/gp_large.py."""
@@ -39,9 +37,8 @@ class Dual(AbstractStructure):
     @classmethod
     def default_family(cls, target: AbstractTarget) -> AbstractFamily | None:
         """The dual form of a Gaussian process, and of a linear model where it needs no d x d matrix."""
-        linear = target.linear_model()
-        wide = linear is not None and linear is target and linear.num_terms < min(target.dim, LARGEST_SITES)
-        return dual_gaussian(target) if wide or isinstance(target, GaussianProcess) else None
+        dual = isinstance(target, GaussianProcess | AbstractLinearModel)  # of linear models, those that `Linear` left
+        return dual_gaussian(target) if dual else None
 
     @classmethod
     def fits(cls, target: AbstractTarget, family: AbstractFamily) -> bool:

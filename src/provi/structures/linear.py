@@ -23,6 +23,7 @@ from provi.structures.sampled import sampled_evidence
 from provi.structures.stopping import CERTIFICATE_PASSES, run_proven
 from provi.structures.whitened import run_whitened
 from provi.targets.base import AbstractTarget, Constants
+from provi.targets.gaussian_process import GaussianProcess
 from provi.targets.linear_model import AbstractLinearModel
 
 LARGEST_LINEAR = 2000
@@ -30,6 +31,9 @@ LARGEST_LINEAR = 2000
 
 LARGEST_DENSE = 1000
 """Up to which the default covariance is full: each step forms a d x d matrix anyway, so it costs little more."""
+
+LARGEST_SITES = 5000
+"""Rows up to which a model with more columns than rows is fitted in dual form unless another is asked for."""
 
 SMALLEST_WORK, FEWEST_ROWS = 1e10, 32
 """Work of a pass, N d^2, and rows a column, from which a warm start pays. Measured on 2 cores: one pass of the table
@@ -47,8 +51,9 @@ class Linear(AbstractStructure):
 
     @classmethod
     def default_family(cls, target: AbstractTarget) -> AbstractFamily | None:
-        """The Gaussian with full covariance, diagonal above 1000 dimensions."""
-        if target.linear_model() is None:
+        """The Gaussian with full covariance, diagonal above 1000 dimensions; none where the dual form is better."""
+        linear = None if isinstance(target, GaussianProcess) else target.linear_model()
+        if linear is None or (linear is target and needs_no_matrix(linear)):
             return None
         return Gaussian(target.dim, "triangular" if target.dim <= LARGEST_DENSE else "diagonal")
 
@@ -89,9 +94,10 @@ class Linear(AbstractStructure):
         """Deterministic bounds on the gap; only the distance to the posterior rests on draws."""
         if self.target.dim > LARGEST_LINEAR:
             return sampled_evidence(self.target, self.family, point, constants, query)
-        bounds = linear_model_bounds(self.model, self.family, point) if query.known is None else query.known
+        model = self.model
+        bounds = linear_model_bounds(model, self.family, point) if query.known is None else query.known
         posterior = None
-        if unseen_share_of_rows(self.model, point) <= LARGEST_SHARE:
+        if unseen_share_of_rows(model, point) <= LARGEST_SHARE:
             posterior = posterior_bound(self.target, self.family, point, confidence=query.confidence, seed=query.seed)
         return Evidence(bounds, posterior, None, len(bounds))
 
@@ -99,6 +105,11 @@ class Linear(AbstractStructure):
         """Without draws."""
         del delta, seed
         return Difference(*linear_difference_bound(self.model, self.family, point, other), deterministic=True)
+
+
+def needs_no_matrix(model: AbstractLinearModel) -> bool:
+    """Whether there are more columns than rows, and not too many of those: two numbers a row then say it all."""
+    return model.num_terms < min(model.dim, LARGEST_SITES)
 
 
 def warm_start(target: AbstractLinearModel, family: LocationScale, point: Point, request: Request) -> Run | None:
