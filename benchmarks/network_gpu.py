@@ -39,11 +39,11 @@ from provi.algorithms import MISSO, PacedMISSO, adam, network_surrogate
 from provi.algorithms.base import without_guarantee
 from provi.algorithms.surrogate_table import num_bytes
 from provi.algorithms.table_memory import table_bytes
-from provi.bench.record import make_record
 from provi.families.parameters import AnyParameters
 from provi.nets import LeNet5, ResNet18
 from provi.runtime.loop import advance, initial_carry
 from provi.targets import BayesianNetwork
+from provi_lab.bench.record import make_record
 
 WAYS = {
     "": ("weight", "weights"),

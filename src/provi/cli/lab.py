@@ -14,6 +14,6 @@ def import_lab(module: str) -> Any:
     try:
         return importlib.import_module(f"provi_lab.{module}")
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "provi_lab":
+        if error.name != "provi_lab":
             raise  # a package that the lab needs
         raise ImportError(_ABSENT) from None

@@ -114,7 +114,7 @@ def time_to_gap(
         first = reached[0]
         gradients = float(trace.gradients[first])
         setting = f"{method.quantity} {trace.setting:g}"
-        candidates.append({**trace.times(first), "gradients": finite(gradients), "setting": setting})
+        candidates.append({**trace.times(int(first)), "gradients": finite(gradients), "setting": setting})
     return min(candidates, key=lambda one: one["cpu"], default=None)
 
 

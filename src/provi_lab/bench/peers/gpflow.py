@@ -4,6 +4,9 @@ GPflow's own Bernoulli with a sigmoid takes log(1 - p), which is minus infinity 
 its Gauss-Hermite nodes lie far beyond that. The same density without the cancellation is given here, as a user would.
 """
 
+# Where the library is not installed, pyright takes this module for it.
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+
 import functools
 from typing import Any
 

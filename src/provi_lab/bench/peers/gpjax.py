@@ -1,5 +1,8 @@
 """GPJax: the dual family with its own natural gradient, inducing points at the data."""
 
+# Where the library is not installed, pyright takes this module for it.
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+
 import functools
 from typing import Any
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+# Where the library is not installed, pyright takes this module for it.
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
 import gpytorch
 import numpy as np
 import torch

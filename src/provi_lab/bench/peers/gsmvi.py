@@ -1,5 +1,8 @@
 """GSM-VI (Modi et al., 2023): Gaussian score matching."""
 
+# Where the library is not installed, pyright takes this module for it.
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
+
 import functools
 from typing import Any
 

@@ -3,6 +3,8 @@
 from importlib import metadata
 from typing import Any
 
+# Where the library is not installed, pyright takes this module for it.
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
 import numpy as np
 from misaem import SAEMLogisticRegression  # pyright: ignore[reportMissingImports]
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
+# Where the library is not installed, pyright takes this module for it.
+# pyright: reportAttributeAccessIssue=false, reportCallIssue=false
 import numpy as np
 import tomotopy  # pyright: ignore[reportMissingImports]
 

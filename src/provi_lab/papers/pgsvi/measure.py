@@ -42,7 +42,8 @@ def follow(
         kept.append((done, gap if math.isfinite(gap) else math.inf, bits))
         if gap <= enough or not math.isfinite(gap):
             break
-    called = dict(zip(("data", "method", "seed", "step_size"), (problem.setting.data, *names), strict=True))
+    method, seed, step_size = names
+    called = {"data": problem.setting.data, "method": method, "seed": seed, "step_size": step_size}
     columns = (np.array(column) for column in zip(*kept, strict=True))
     return Curve(called, dict(zip(("passes", "gap", "test_bits"), columns, strict=True)))
 
