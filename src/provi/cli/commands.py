@@ -117,12 +117,13 @@ def reproduce(
 
 
 # The words after `bench` are the lab's: options, help and errors are those of its own program.
-@app.command(
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
-)
-def bench(context: typer.Context) -> int | None:
+@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def bench(
+    words: Annotated[list[str] | None, typer.Argument(metavar="NAME [OPTIONS]", help="The benchmark.")] = None,
+) -> int | None:
     """Measure ProVI, alone and beside its peers.
+
+    It is part of the lab (provi[lab]).
 
     \b
     Examples:
@@ -130,7 +131,7 @@ def bench(context: typer.Context) -> int | None:
       provi bench glm --quick
     """
     program = typer.main.get_command(import_lab("bench.command").app)
-    return program.main(context.args, prog_name=context.command_path, standalone_mode=False)
+    return program.main(words or [], prog_name="provi bench", standalone_mode=False)
 
 
 @data_app.command("list")

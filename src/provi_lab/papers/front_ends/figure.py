@@ -24,7 +24,7 @@ from provi_lab.papers.front_ends.models import (
     FRONT_ENDS,
     NUMPYRO,
     PYMC,
-    Problem,
+    Model,
     numpyro_model,
     problems,
     pymc_model,
@@ -43,7 +43,7 @@ _NOTICEABLE = 0.1  # an error of a mean or of an sd, in posterior sds, that the 
 class Comparison:
     """A fit beside NUTS, in the model's own parameters (tau, not its logarithm)."""
 
-    problem: Problem
+    problem: Model
     front_end: str
     fit: Fit
     names: tuple[str, ...]
@@ -97,7 +97,7 @@ def run(output: Path, quick: bool = False, seed: int = 0) -> Report:
     )
 
 
-def target_of(problem: Problem, front_end: str) -> Any:
+def target_of(problem: Model, front_end: str) -> Any:
     """The problem's posterior as a target."""
     if front_end == NUMPYRO:
         return from_numpyro(numpyro_model(problem.name), **problem.data)
@@ -106,7 +106,7 @@ def target_of(problem: Problem, front_end: str) -> Any:
     return from_stan(*stan_program(problem), log_concave=problem.log_concave)
 
 
-def sample(problem: Problem, chains: int, length: int, seed: int) -> dict[str, np.ndarray]:
+def sample(problem: Model, chains: int, length: int, seed: int) -> dict[str, np.ndarray]:
     """Draws of NumPyro's NUTS by site, (chains, length, ...)."""
     from numpyro.infer import MCMC, NUTS
 
@@ -122,7 +122,7 @@ def sample(problem: Problem, chains: int, length: int, seed: int) -> dict[str, n
     return {name: np.asarray(value) for name, value in chain.get_samples(group_by_chain=True).items()}
 
 
-def _compare(problem: Problem, front_ends: Any, nuts: dict[str, np.ndarray], seed: int) -> list[Comparison]:
+def _compare(problem: Model, front_ends: Any, nuts: dict[str, np.ndarray], seed: int) -> list[Comparison]:
     from arviz_stats.base import array_stats  # pyright: ignore[reportPrivateImportUsage]
 
     stats: Any = array_stats

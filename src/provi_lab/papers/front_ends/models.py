@@ -11,7 +11,7 @@ FRONT_ENDS = (NUMPYRO, PYMC, STAN)
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class Model:
     """A model with its data; all three front-ends have the same coordinates in the same order."""
 
     name: str
@@ -20,7 +20,7 @@ class Problem:
     """What a user declares to Stan's front-end; the other two find it out."""
 
 
-def problems(seed: int) -> list[Problem]:
+def problems(seed: int) -> list[Model]:
     """Rubin's eight schools (non-centred), a hierarchical logistic and a Poisson regression on made-up data."""
     rng = np.random.default_rng(seed)
     schools = {
@@ -35,9 +35,9 @@ def problems(seed: int) -> list[Problem]:
     design = np.column_stack([np.ones(300), rng.normal(size=(300, 3))])
     counts = rng.poisson(np.exp(design @ np.array([1.0, 0.4, -0.3, 0.2])))
     return [
-        Problem(EIGHT_SCHOOLS, schools, None),
-        Problem(HIERARCHICAL, logistic, None),
-        Problem(POISSON, {"x": design, "y": counts}, True),
+        Model(EIGHT_SCHOOLS, schools, None),
+        Model(HIERARCHICAL, logistic, None),
+        Model(POISSON, {"x": design, "y": counts}, True),
     ]
 
 
@@ -69,7 +69,7 @@ def numpyro_model(name: str) -> Any:
     return {EIGHT_SCHOOLS: eight_schools, HIERARCHICAL: hierarchical, POISSON: poisson}[name]
 
 
-def pymc_model(problem: Problem) -> Any:
+def pymc_model(problem: Model) -> Any:
     """The model as a PyMC model with its data."""
     import pymc as pm
 
@@ -128,7 +128,7 @@ model {
 """
 
 
-def stan_program(problem: Problem) -> tuple[str, dict[str, Any]]:
+def stan_program(problem: Model) -> tuple[str, dict[str, Any]]:
     """The model as Stan code, and its data under Stan's names."""
     data = problem.data
     if problem.name == EIGHT_SCHOOLS:

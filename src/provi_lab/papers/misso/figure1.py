@@ -36,7 +36,7 @@ from provi_lab.papers.misso.runs import (
     SAEM,
     SOLVERS,
     UNIFORM10,
-    Problem,
+    TableProblem,
     follow,
     support2_problem,
     synthetic_problem,
@@ -81,7 +81,7 @@ def lines_of(curves: Sequence[Curve], coefficients: int) -> list[Row]:
     return [{name: row[name] for name in wanted} for row in all_rows(curves)]
 
 
-def summary(task: Problem, curves: Sequence[Curve]) -> list[Row]:
+def summary(task: TableProblem, curves: Sequence[Curve]) -> list[Row]:
     """Mean gaps over the seeds, and medians of the passes to settle."""
     rows = []
     for method in SOLVERS:
@@ -96,12 +96,12 @@ def summary(task: Problem, curves: Sequence[Curve]) -> list[Row]:
     return rows
 
 
-def _passes(task: Problem, curves: Sequence[Curve], method: str, level: float, run: Curve) -> str:
+def _passes(task: TableProblem, curves: Sequence[Curve], method: str, level: float, run: Curve) -> str:
     passes = median_passes(task, curves, method, level)
     return f"{passes:g}" if math.isfinite(passes) else f"> {int(run.when[-1])}"
 
 
-def _setting(tasks: Sequence[Problem], passes: int, splits: int) -> str:
+def _setting(tasks: Sequence[TableProblem], passes: int, splits: int) -> str:
     sets = "; ".join(
         f"{task.title}: {task.features.shape[0]} x {task.features.shape[1]}, {np.isnan(task.features).mean():.0%} "
         f"missing, maximum {task.maximum:.4f} nats, found to about {task.left:.0e}"
@@ -130,19 +130,19 @@ LONGEST_FIT = 60.0
 OURS, OTHERS = (MISSO1, MISSO10, MISSO50), (MCEM, SAEM, LATE_SAEM)
 
 
-def median_passes(task: Problem, curves: Sequence[Curve], method: str, level: float) -> float:
+def median_passes(task: TableProblem, curves: Sequence[Curve], method: str, level: float) -> float:
     """The median over the seeds of the pass at which a method settles; infinite where half of the runs do not."""
     own = [curve.settles("gap", level) for curve in select(curves, data=task.title, method=method)]
     return float(np.median(own)) if own else math.nan
 
 
-def claims(tasks: Sequence[Problem], curves: Sequence[Curve], scores: Sequence[HoldOut]) -> tuple[Claim, ...]:
+def claims(tasks: Sequence[TableProblem], curves: Sequence[Curve], scores: Sequence[HoldOut]) -> tuple[Claim, ...]:
     """Two a data set about passes, two about what a user gets."""
     found = [_passes_claim(task, curves, level) for task in tasks for level in LEVELS]
     return (*found, *(claim for score in scores for claim in _worth(score)))
 
 
-def _passes_claim(task: Problem, curves: Sequence[Curve], level: float) -> Claim:
+def _passes_claim(task: TableProblem, curves: Sequence[Curve], level: float) -> Claim:
     settled = {name: median_passes(task, curves, name, level) for name in (*OURS, *OTHERS)}
     settled = {name: passes for name, passes in settled.items() if not math.isnan(passes)}
     best = min(passes for name, passes in settled.items() if name in OTHERS)
@@ -196,7 +196,7 @@ LOOKS = {
 _SMALLEST = 1e-3
 
 
-def draw_passes(tasks: Sequence[Problem], curves: Sequence[Curve]) -> Any:
+def draw_passes(tasks: Sequence[TableProblem], curves: Sequence[Curve]) -> Any:
     """One row a data set: the gap on a logarithmic axis, then one panel a coefficient. Further seeds are fainter.
 
     In the panels of coefficients the dotted line is the exact maximum-likelihood estimate, the dashed one the truth.
@@ -214,7 +214,7 @@ def draw_passes(tasks: Sequence[Problem], curves: Sequence[Curve]) -> Any:
     return figure
 
 
-def _draw_gap(axis: Any, task: Problem, curves: Sequence[Curve]) -> None:
+def _draw_gap(axis: Any, task: TableProblem, curves: Sequence[Curve]) -> None:
     for name, look, curve, first in _runs(task, curves):
         finite = np.isfinite(curve["gap"])
         gaps = np.maximum(curve["gap"][finite], _SMALLEST)
@@ -228,7 +228,7 @@ def _draw_gap(axis: Any, task: Problem, curves: Sequence[Curve]) -> None:
     axis.set_ylabel("gap to the maximum [nats]")
 
 
-def _draw_coefficient(axis: Any, task: Problem, curves: Sequence[Curve], place: int) -> None:
+def _draw_coefficient(axis: Any, task: TableProblem, curves: Sequence[Curve], place: int) -> None:
     best = float(task.optimum.coefficients[place])
     drawn = []
     for _, look, curve, _ in _runs(task, curves):
@@ -246,7 +246,7 @@ def _draw_coefficient(axis: Any, task: Problem, curves: Sequence[Curve], place: 
     axis.set_title(f"coefficient of {task.names[place]}")
 
 
-def _runs(task: Problem, curves: Sequence[Curve]) -> list[tuple]:
+def _runs(task: TableProblem, curves: Sequence[Curve]) -> list[tuple]:
     """(method, look, curve, whether it is the first of its method), method by method."""
     found = []
     for name, (colour, line) in LOOKS.items():

@@ -24,7 +24,7 @@ from provi_lab.papers.misso.networks import (
     MOST_DRAWS,
     PACED,
     SAG,
-    Problem,
+    NetworkProblem,
     beyond,
     geometric,
     mnist_problem,
@@ -158,7 +158,7 @@ def _rates(name: str, curves: Sequence[Training], posterior: str, quick: bool) -
 
 def _tuned(
     name: str,
-    problem: Problem,
+    problem: NetworkProblem,
     surrogate: NetworkSurrogate,
     rates: tuple[float, ...],
     seeds: tuple[int, ...],

@@ -20,7 +20,7 @@ from provi_lab.papers.misso.networks import (
     MOMENTUM,
     PACED,
     SAG,
-    Problem,
+    NetworkProblem,
     cifar_problem,
     small_problem,
 )
@@ -119,7 +119,7 @@ def measure(
 
 def _follow_one(
     tables: Tables,
-    problem: Problem,
+    problem: NetworkProblem,
     surrogate: NetworkSurrogate,
     name: str,
     rate: float,

@@ -30,7 +30,7 @@ from provi_lab.papers.misso.networks import (
     MOMENTUM,
     PACED,
     SAG,
-    Problem,
+    NetworkProblem,
 )
 from provi_lab.papers.misso.training import Training, at_rate, best, read_trainings
 
@@ -60,7 +60,7 @@ class Tables:
         (self.folder / f"{self.name}.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
 
-def facts_of(problem: Problem, block_size: int, **more: Any) -> dict[str, Any]:
+def facts_of(problem: NetworkProblem, block_size: int, **more: Any) -> dict[str, Any]:
     """What the page says of the problem and the machine."""
     return {
         "title": problem.title,

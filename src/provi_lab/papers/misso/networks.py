@@ -27,7 +27,7 @@ _LEFT_OUT = 5000  # of MNIST's training images, the first: the paper's n is 55,0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Problem:
+class NetworkProblem:
     """A network that `make` initialises from a key, its target on the training images, and the test images."""
 
     title: str
@@ -41,7 +41,7 @@ class Problem:
         return np.stack([flatten_network(self.make(jax.random.key(seed)))[1] for seed in seeds])
 
 
-def mnist_problem() -> Problem:
+def mnist_problem() -> NetworkProblem:
     """LeNet-5 on MNIST, pixels between 0 and 1, the prior N(0, I)."""
     arrays = load("mnist").arrays
     images, labels = arrays["X_train"][_LEFT_OUT:], arrays["y_train"][_LEFT_OUT:]
@@ -50,10 +50,10 @@ def mnist_problem() -> Problem:
         return in_products(LeNet5(key))
 
     target = BayesianNetwork(make(jax.random.key(0)), _scaled(images), labels.astype(np.int32))
-    return Problem("LeNet-5 on MNIST", make, target, _scaled(arrays["X_test"]), arrays["y_test"])
+    return NetworkProblem("LeNet-5 on MNIST", make, target, _scaled(arrays["X_test"]), arrays["y_test"])
 
 
-def cifar_problem() -> Problem:
+def cifar_problem() -> NetworkProblem:
     """ResNet-18 on CIFAR-10, channels standardised; on the balanced subset where the full set is not at hand."""
     name = "cifar10" if local_copy("cifar10") is not None else "cifar10_10k"
     arrays = load(name).arrays
@@ -62,10 +62,10 @@ def cifar_problem() -> Problem:
     train, test = (((images - mean) / sd).astype(np.float32) for images in (train, test))
     target = BayesianNetwork(ResNet18(jax.random.key(0)), train, arrays["y_train"].astype(np.int32))
     words = "CIFAR-10" if name == "cifar10" else "a balanced fifth of CIFAR-10 (cifar10_10k)"
-    return Problem(f"ResNet-18, with group normalisation, on {words}", ResNet18, target, test, arrays["y_test"])
+    return NetworkProblem(f"ResNet-18, with group normalisation, on {words}", ResNet18, target, test, arrays["y_test"])
 
 
-def small_problem(seed: int, rows: int = 640) -> Problem:
+def small_problem(seed: int, rows: int = 640) -> NetworkProblem:
     """A perceptron on made-up images of 8 x 8 pixels: four shapes, each a smooth blob, and noise."""
     generator = np.random.default_rng([seed, rows])
     places = np.array([[2, 2], [2, 5], [5, 2], [5, 5]])
@@ -77,7 +77,7 @@ def small_problem(seed: int, rows: int = 640) -> Problem:
         return Perceptron(key, 64, (8,), 4)
 
     target = BayesianNetwork(make(jax.random.key(0)), images[:rows], labels[:rows])
-    return Problem("A perceptron on made-up images", make, target, images[rows:], labels[rows:])
+    return NetworkProblem("A perceptron on made-up images", make, target, images[rows:], labels[rows:])
 
 
 def in_products(network: Any) -> Any:

@@ -26,7 +26,7 @@ _MAXIMUM_TOLERANCE = 1e-8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Problem:
+class TableProblem:
     """A table with what all methods start from and are judged by.
 
     - `features`, `response`: as loaded; `rows`: the same standardised; `start`: where every method begins.
@@ -48,7 +48,9 @@ class Problem:
     shown: tuple[int, ...]
 
 
-def synthetic_problem(seed: int, terms: int = PAPER_ROWS, columns: int = PAPER_COLUMNS, share: float = 0.1) -> Problem:
+def synthetic_problem(
+    seed: int, terms: int = PAPER_ROWS, columns: int = PAPER_COLUMNS, share: float = 0.1
+) -> TableProblem:
     """The paper's sizes with a known truth, entries missing completely at random."""
     table = synthetic_missing(seed, terms, columns, share)
     title = f"{SYNTHETIC}, {share:.0%} missing"
@@ -56,7 +58,7 @@ def synthetic_problem(seed: int, terms: int = PAPER_ROWS, columns: int = PAPER_C
     return _problem(title, table.features, table.response, names, table.coefficients, (1, 2, 3))
 
 
-def support2_problem() -> Problem:
+def support2_problem() -> TableProblem:
     """9105 x 16; the coefficients that are drawn are those of the columns with most missing entries."""
     table = support2()
     most = np.argsort(-np.isnan(table.features).mean(axis=0))[:3] + 1
@@ -71,7 +73,7 @@ def _problem(
     names: tuple[str, ...],
     coefficients: np.ndarray,
     shown: tuple[int, ...],
-) -> Problem:
+) -> TableProblem:
     centre, scale = np.nanmean(features, axis=0), np.nanstd(features, axis=0)
     rows = make_rows((features - centre) / scale, 2 * response - 1)
     start = initial_parameters(rows)
@@ -79,7 +81,7 @@ def _problem(
     if not best.converged:
         raise RuntimeError(f"{title}: the exact maximum was not found: {best.message}")
     truth = np.concatenate([[coefficients[0] + coefficients[1:] @ centre], coefficients[1:] * scale])
-    return Problem(
+    return TableProblem(
         title,
         features,
         response,
@@ -114,7 +116,7 @@ SOLVERS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }
 
 
-def follow(problem: Problem, method: str, seed: int, passes: int) -> Curve:
+def follow(problem: TableProblem, method: str, seed: int, passes: int) -> Curve:
     """`passes` passes from the common start, without any stop; the gap is infinite from where a run broke off."""
     solve, arguments = SOLVERS[method]
     kept: list[tuple[int, Parameters]] = [(0, problem.start)]

@@ -20,7 +20,7 @@ from provi.models.network.rotation import rotate
 from provi_lab.common.report import Claim
 from provi_lab.common.tables import Row, read_rows
 from provi_lab.papers.misso.lanes import Trace
-from provi_lab.papers.misso.networks import Problem
+from provi_lab.papers.misso.networks import NetworkProblem
 
 PARTS = ("negative_elbo", "nll", "kl")
 
@@ -118,7 +118,7 @@ NUM_TURNED = 2000
 """Test images that are turned, the first ones."""
 
 
-def score(problem: Problem, surrogate: NetworkSurrogate, curve: Training, points: NetworkPoint) -> list[Row]:
+def score(problem: NetworkProblem, surrogate: NetworkSurrogate, curve: Training, points: NetworkPoint) -> list[Row]:
     """Accuracy, negative log-likelihood and calibration error of each seed; `points` has a leading axis of seeds."""
     rows = []
     for seed, point in zip(curve.seeds, _separate(points), strict=True):
@@ -138,7 +138,7 @@ def score(problem: Problem, surrogate: NetworkSurrogate, curve: Training, points
     return rows
 
 
-def turn(problem: Problem, surrogate: NetworkSurrogate, curve: Training, points: NetworkPoint) -> list[Row]:
+def turn(problem: NetworkProblem, surrogate: NetworkSurrogate, curve: Training, points: NetworkPoint) -> list[Row]:
     """Quantiles of the predictive entropy and the accuracy on turned test images, for the first seed, by angle."""
     point, rows = _separate(points)[0], []
     for angle in ANGLES:
@@ -160,7 +160,9 @@ def turn(problem: Problem, surrogate: NetworkSurrogate, curve: Training, points:
     return rows
 
 
-def predictive(problem: Problem, surrogate: NetworkSurrogate, point: NetworkPoint, images: np.ndarray) -> np.ndarray:
+def predictive(
+    problem: NetworkProblem, surrogate: NetworkSurrogate, point: NetworkPoint, images: np.ndarray
+) -> np.ndarray:
     """The mean of the class probabilities over draws of the weights, (n, classes)."""
     draws = predict_draws(problem.target, point.mean, surrogate.sd(point), images, jax.random.key(0), NUM_DRAWS)
     return draws.mean(axis=0, dtype=np.float64)

@@ -28,7 +28,7 @@ from provi_lab.papers.topics.measure import (
     NATS,
     NIPS,
     PAPER_DRAWS,
-    Problem,
+    Corpus,
     compile_method,
     corpus_problem,
     follow,
@@ -71,7 +71,7 @@ def run(output: Path, quick: bool = False, seed: int = 0) -> Report:
     )
 
 
-def picture_topics(problem: Problem, passes: int, seed: int, output: Path) -> tuple[Path, ...]:
+def picture_topics(problem: Corpus, passes: int, seed: int, output: Path) -> tuple[Path, ...]:
     """The topics and their correlations, from a fit with the estimator's own settings but for the passes."""
     model = CorrelatedTopicModel(
         problem.num_topics, max_iter=passes, batch_size=problem.batch_size, random_state=seed
@@ -83,7 +83,7 @@ def picture_topics(problem: Problem, passes: int, seed: int, output: Path) -> tu
     return tuple(save_figure(figure, output / f"{NAME}-{name}.png") for name, figure in figures.items())
 
 
-def summary(problem: Problem, curves: Sequence[Curve], passes: Sequence[int]) -> list[Row]:
+def summary(problem: Corpus, curves: Sequence[Curve], passes: Sequence[int]) -> list[Row]:
     """Means over the seeds: seconds and nats a word at some passes, and the other two scores after the last pass."""
     rows = []
     for method in METHODS:
@@ -113,7 +113,7 @@ def _nats(value: Any) -> str:
     return f"{value:.4f}"
 
 
-def _setting(problems: Sequence[Problem], passes: Sequence[int], seeds: int) -> str:
+def _setting(problems: Sequence[Corpus], passes: Sequence[int], seeds: int) -> str:
     sets = "; ".join(
         f"{problem.title}: {problem.train.shape[0]} documents to train on, {problem.held_out.shape[0]} to test, "
         f"vocabulary {problem.train.shape[1]}, {problem.num_topics} topics, {int(problem.test_words.sum())} held-out "
@@ -150,7 +150,7 @@ _RULE = "the mean difference over seeds is below zero by more than twice its sta
 
 
 def paired_difference(
-    problem: Problem, curves: Sequence[Curve], one: str, other: str, scores: str = "own"
+    problem: Corpus, curves: Sequence[Curve], one: str, other: str, scores: str = "own"
 ) -> tuple[float, float]:
     """The mean over the seeds of `one`'s last loss minus that of `other`, nats a word, and its standard error.
 
@@ -166,16 +166,16 @@ def paired_difference(
     return mean, math.sqrt(float(by_seed.var(ddof=1)) / len(by_seed) + of_documents)
 
 
-def _by_seed(problem: Problem, curves: Sequence[Curve], method: str, scores: str) -> dict[int, np.ndarray]:
+def _by_seed(problem: Corpus, curves: Sequence[Curve], method: str, scores: str) -> dict[int, np.ndarray]:
     return {c.names["seed"]: c.more[scores] for c in select(curves, data=problem.title, method=method)}
 
 
-def claims(problems: Sequence[Problem], curves: Sequence[Curve]) -> tuple[Claim, ...]:
+def claims(problems: Sequence[Corpus], curves: Sequence[Curve]) -> tuple[Claim, ...]:
     """For each corpus: the last scores, what of them is due to the topics, full and diagonal, and the time."""
     return tuple(claim for problem in problems for claim in _corpus_claims(problem, curves))
 
 
-def _corpus_claims(problem: Problem, curves: Sequence[Curve]) -> list[Claim]:
+def _corpus_claims(problem: Corpus, curves: Sequence[Curve]) -> list[Claim]:
     title, rivals = problem.title, tuple(name for name in RIVALS if any(c.method == name for c in curves))
     others = " and ".join(", ".join(rivals).rsplit(", ", 1))
     statements = {
@@ -196,7 +196,7 @@ def _corpus_claims(problem: Problem, curves: Sequence[Curve]) -> list[Claim]:
 
 
 def _lower(
-    problem: Problem, curves: Sequence[Curve], one: str, others: Sequence[str], scores: str, statement: str
+    problem: Corpus, curves: Sequence[Curve], one: str, others: Sequence[str], scores: str, statement: str
 ) -> Claim:
     measured = {name: paired_difference(problem, curves, one, name, scores) for name in others}
     evidence = "; ".join(f"against {name} {mean:+.4f} -+ {error:.4f}" for name, (mean, error) in measured.items())
@@ -207,13 +207,13 @@ def _lower(
     )
 
 
-def mean_loss(problem: Problem, curves: Sequence[Curve], method: str, scores: str = "own") -> float:
+def mean_loss(problem: Corpus, curves: Sequence[Curve], method: str, scores: str = "own") -> float:
     """The mean over the seeds of the loss after the last pass, nats a word."""
     own = _by_seed(problem, curves, method, scores).values()
     return float(np.mean([losses.sum() for losses in own]) / problem.test_words.sum())
 
 
-def _faster(problem: Problem, curves: Sequence[Curve], rivals: Sequence[str], others: str) -> Claim:
+def _faster(problem: Corpus, curves: Sequence[Curve], rivals: Sequence[str], others: str) -> Claim:
     level = min(mean_loss(problem, curves, name) for name in rivals) + LEVEL
     runs = {name: select(curves, data=problem.title, method=name) for name in (*OURS, *rivals)}
     times = {name: float(np.median([c.first(NATS, level, "seconds") for c in own])) for name, own in runs.items()}
@@ -241,7 +241,7 @@ LOOKS = {
 """Colour, line and marker: full lines are the paper's methods, dashed ones those that it compares with."""
 
 
-def draw_times(problems: Sequence[Problem], curves: Sequence[Curve]) -> Any:
+def draw_times(problems: Sequence[Corpus], curves: Sequence[Curve]) -> Any:
     """One panel a corpus: means over the seeds with markers at the recorded passes; bands have all seeds."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
@@ -261,7 +261,7 @@ def draw_times(problems: Sequence[Problem], curves: Sequence[Curve]) -> Any:
     return figure
 
 
-def _draw_corpus(axis: Any, problem: Problem, curves: Sequence[Curve]) -> None:
+def _draw_corpus(axis: Any, problem: Corpus, curves: Sequence[Curve]) -> None:
     for name, (colour, line, marker) in LOOKS.items():
         own = select(curves, data=problem.title, method=name)
         if not own:

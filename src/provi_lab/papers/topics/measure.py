@@ -32,7 +32,7 @@ _FILES = {AP: "ap_corpus", NIPS: "nips_corpus"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Problem:
+class Corpus:
     """A corpus as all methods get it; sparse matrices of counts, one document a row, over the same vocabulary.
 
     - `train`: the training documents.
@@ -61,7 +61,7 @@ class Problem:
         return unigram_loss(self.train, self.held_out)
 
 
-def corpus_problem(title: str, seed: int) -> Problem:
+def corpus_problem(title: str, seed: int) -> Corpus:
     """`AP` or `NIPS`, ten topics; the papers do not publish their split, so it is a random one."""
     counts, vocabulary = read_counts(_FILES[title])
     problem = split_corpus(title, counts, PAPER_TOPICS, BATCH_SIZE, seed)
@@ -70,7 +70,7 @@ def corpus_problem(title: str, seed: int) -> Problem:
 
 def synthetic_problem(
     seed: int, documents: int = 160, vocabulary: int = 16, topics: int = 3, words: int = 40
-) -> Problem:
+) -> Corpus:
     """Documents drawn from the model itself; topics 0 and 1 are correlated."""
     rng = np.random.default_rng([seed, documents, vocabulary])
     rows = rng.dirichlet(np.full(vocabulary, 0.1), topics)
@@ -83,7 +83,7 @@ def synthetic_problem(
     return split_corpus("synthetic", matrix, topics, documents // 8, seed)
 
 
-def split_corpus(title: str, counts: Any, num_topics: int, batch_size: int, seed: int) -> Problem:
+def split_corpus(title: str, counts: Any, num_topics: int, batch_size: int, seed: int) -> Corpus:
     """A random half of the documents to train on, and the words of the others in two random halves."""
     rng = np.random.default_rng(seed)
     train, test = np.array_split(rng.permutation(counts.shape[0]), 2)
@@ -91,7 +91,7 @@ def split_corpus(title: str, counts: Any, num_topics: int, batch_size: int, seed
     seen = (np.asarray(train.sum(axis=0)).ravel() > 0).astype(counts.dtype)
     observed, held_out = (_only(half, seen) for half in split_tokens(test, rng))
     unseen = 1 - float((observed.sum() + held_out.sum()) / test.sum())
-    return Problem(title, train, observed, held_out, unseen, num_topics, batch_size)
+    return Corpus(title, train, observed, held_out, unseen, num_topics, batch_size)
 
 
 def _only(counts: Any, words: np.ndarray) -> Any:
@@ -119,12 +119,12 @@ PAPER_DRAWS = 1024
 """Draws of z for equation (20)."""
 
 
-def compile_method(problem: Problem, method: str) -> None:
+def compile_method(problem: Corpus, method: str) -> None:
     """Two passes, since the second goes on from the first, and all scores: what follows compiles nothing."""
     follow(problem, method, 0, (2,))
 
 
-def follow(problem: Problem, method: str, seed: int, passes: tuple[int, ...]) -> Curve:
+def follow(problem: Corpus, method: str, seed: int, passes: tuple[int, ...]) -> Curve:
     """Fit for as many passes as the last of `passes`, and score the model as it was after each of them.
 
     Scores are made after the fit, from copies: the clock does not see them. The seed fixes the start, and the rate
@@ -179,14 +179,14 @@ def rows_of(curve: Curve, words: float) -> list[Row]:
     return lines
 
 
-def document_losses(model: Any, problem: Problem) -> np.ndarray:
+def document_losses(model: Any, problem: Corpus) -> np.ndarray:
     """Minus the log probability of each test document's held-out words, each word by itself."""
     shares, held_out = model.transform(problem.observed), problem.held_out.tocoo()
     chances = np.einsum("ik,ki->i", shares[held_out.row], model.components_[:, held_out.col])
     return np.bincount(held_out.row, -held_out.data * np.log(chances), minlength=held_out.shape[0])
 
 
-def paper_losses(model: Any, problem: Problem) -> np.ndarray:
+def paper_losses(model: Any, problem: Corpus) -> np.ndarray:
     """The same by equation (20): all occurrences of a word under one draw of z."""
     held_out = problem.held_out.tocsr()
     losses = np.zeros(held_out.shape[0])

@@ -25,7 +25,7 @@ from provi_lab.papers.topics.measure import (
     MEAN_FIELD,
     METHODS,
     NATS,
-    Problem,
+    Corpus,
     document_losses,
     follow,
     paper_losses,
@@ -82,7 +82,7 @@ def two_topics(mean, root):
 def test_the_papers_score_is_its_integral(monkeypatch):
     monkeypatch.setattr(ctm_measure, "PAPER_DRAWS", 200_000)
     held_out = scipy.sparse.csr_matrix(np.array([[5, 1, 0], [0, 0, 0], [1, 1, 9]], float))
-    problem = Problem("p", held_out, held_out, held_out, 0.0, 2, 2)
+    problem = Corpus("p", held_out, held_out, held_out, 0.0, 2, 2)
     mean, root = np.array([0.3, -0.5]), np.array([[0.8, 0.0], [-0.4, 0.6]])
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     weights /= weights.sum()
@@ -227,7 +227,7 @@ def test_scores_are_the_estimators(task):
     expected = -model.log_predictive(observed, held_out, seen_only=True)
     assert document_losses(model, problem).sum() / problem.test_words.sum() == pytest.approx(expected, rel=1e-9)
     # Without repeated words both scores are the same but for the draws, 1024 of chances that vary by less than 100%.
-    once = Problem("o", None, problem.observed, (problem.held_out > 0).astype(float), 0.0, 3, 20)
+    once = Corpus("o", None, problem.observed, (problem.held_out > 0).astype(float), 0.0, 3, 20)
     np.testing.assert_allclose(paper_losses(model, once), document_losses(model, once), rtol=0.01)
     assert (paper_losses(model, problem) < document_losses(model, problem) + 0.1).all()
 
