@@ -42,18 +42,18 @@ class Curve:
         lines = zip(*(column.tolist() for column in self.columns.values()), strict=True)
         return [{**self.names, **dict(zip(self.columns, line, strict=True))} for line in lines]
 
-    def at(self, name: str, when: float) -> float:
+    def at(self, name: str, when: float | int) -> float:
         """A column's value at this time; NaN where it was not measured."""
         place = np.flatnonzero(self.when == when)
         return float(self[name][place[0]]) if len(place) else math.nan
 
-    def first(self, name: str, level: float, along: str | None = None) -> float:
+    def first(self, name: str, level: float | int, along: str | None = None) -> float:
         """When a column is first seen at or below `level`, by the column `along`; infinite if it never is."""
         below = np.flatnonzero(self[name] <= level)
         times = self.when if along is None else self[along]
         return float(times[below[0]]) if len(below) else math.inf
 
-    def settles(self, name: str, level: float) -> float:
+    def settles(self, name: str, level: float | int) -> float:
         """The first time from which a column is at most `level` to the end of the run; infinite if there is none."""
         above = np.flatnonzero(~(self[name] <= level))
         after = above[-1] + 1 if len(above) else 0

@@ -8,7 +8,7 @@ from provi.report.style import figure_style
 
 
 @contextlib.contextmanager
-def picture(width: float, height: float) -> Iterator[Any]:
+def picture(width: float | int, height: float | int) -> Iterator[Any]:
     """An empty figure of so many inches, drawn in the house style; matplotlib is imported here and not before."""
     from matplotlib.figure import Figure
 
