@@ -25,10 +25,10 @@ import provi
 import provi.structures.dual
 from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient
 from provi.algorithms.natural.iterative_natural_gradient import IterativeNaturalGradient
-from provi.bench.record import RESULTS, make_record
 from provi.families.dual_gaussian import DualPoint, dual_gaussian
 from provi.kernels import Matern12, SquaredExponential
 from provi.targets import GaussianProcess
+from provi_lab.bench.record import RESULTS, make_record
 
 KERNELS = {"smooth": (SquaredExponential(1.0, 3.0), 2), "rough": (Matern12(1.0, 3.0), 5)}
 METHODS = {"cholesky": DualNaturalGradient, "iterative": IterativeNaturalGradient}

@@ -26,9 +26,9 @@ import optax
 import provi
 from provi.algorithms import MISSO, PacedMISSO, adam
 from provi.algorithms.incremental import network_surrogate
-from provi.bench.record import RESULTS, make_record
 from provi.nets import LeNet5
 from provi.targets import BayesianNetwork
+from provi_lab.bench.record import RESULTS, make_record
 
 EPOCH, BATCH, RATE, START_SD = 430, 128, 1e-3, 0.05
 RECORDS = 5  # an epoch's share of the 100 records of a run of 20 epochs

@@ -1,5 +1,6 @@
 """The command line. Experiments and data sets are tables of names; there are no others in the library."""
 
+import contextlib
 import difflib
 import json
 from collections.abc import Iterable
@@ -8,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from provi.bench.command import app as bench_app
 from provi.cli.certify import certify
 from provi.cli.fit import fit
+from provi.cli.lab import import_lab
 from provi.cli.options import Json, Output, Seed
 from provi.cli.program import Program
 
@@ -35,9 +36,9 @@ def _show_version(wanted: bool) -> bool:
 
 
 def _experiments(incomplete: str) -> list[str]:
-    from provi.experiments import EXPERIMENTS
-
-    return [name for name in ("list", *EXPERIMENTS) if name.startswith(incomplete)]
+    with contextlib.suppress(ImportError):
+        return [name for name in ("list", *import_lab("papers").EXPERIMENTS) if name.startswith(incomplete)]
+    return []
 
 
 def _data_sets(incomplete: str) -> list[tuple[str, str]]:
@@ -97,23 +98,40 @@ def reproduce(
 ) -> None:
     """Repeat an experiment of the papers.
 
-    Prints a table, writes CSV and a picture, says which claims hold.
+    Prints a table, writes CSV and a picture, says which claims hold. It is part of the lab (provi[lab]).
 
     \b
     Examples:
       provi reproduce list
       provi reproduce mpsgd-figure1 --quick
     """
-    from provi.experiments import EXPERIMENTS
-
+    papers = import_lab("papers")
     if name == "list":
-        typer.echo("\n".join(EXPERIMENTS))
+        typer.echo("\n".join(papers.EXPERIMENTS))
         return
-    if name not in EXPERIMENTS:
-        meant = _meant(name, EXPERIMENTS)
-        raise ValueError(f"There is no experiment {name!r}.{meant} Choose one of: {', '.join(EXPERIMENTS)}.")
+    if name not in papers.EXPERIMENTS:
+        meant = _meant(name, papers.EXPERIMENTS)
+        raise ValueError(f"There is no experiment {name!r}.{meant} Choose one of: {', '.join(papers.EXPERIMENTS)}.")
     output.mkdir(parents=True, exist_ok=True)
-    EXPERIMENTS[name](output, quick=quick, seed=seed)
+    papers.reproduce(name, output, quick=quick, seed=seed)
+
+
+# The words after `bench` are the lab's: options, help and errors are those of its own program.
+@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def bench(
+    words: Annotated[list[str] | None, typer.Argument(metavar="NAME [OPTIONS]", help="The benchmark.")] = None,
+) -> int | None:
+    """Measure ProVI, alone and beside its peers.
+
+    It is part of the lab (provi[lab]).
+
+    \b
+    Examples:
+      provi bench --help
+      provi bench glm --quick
+    """
+    program = typer.main.get_command(import_lab("bench.command").app)
+    return program.main(words or [], prog_name="provi bench", standalone_mode=False)
 
 
 @data_app.command("list")
@@ -166,7 +184,6 @@ def data_path(
 
 
 app.add_typer(data_app, name="data")
-app.add_typer(bench_app, name="bench")
 
 
 @app.command()
