@@ -1,8 +1,8 @@
-"""A linear model with any log-concave likelihood."""
+"""Bayesian regressions: y_n ~ p(y | eta = x_n' z) with z ~ N(m, S), for one likelihood each or for any log-concave one."""
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -22,8 +22,8 @@ from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.priors import GaussianPrior, gaussian_prior
 
 
-class GeneralisedLinearModel(AbstractLinearModel):
-    """y_n ~ p(y | eta = x_n' z) with z ~ N(m, S), for a log-concave likelihood.
+class AbstractRegression(AbstractLinearModel):
+    """A linear model of a table: its data and prior. A regression adds the `likelihood`, the last leaf.
 
     Strongly convex by its prior; smooth where the likelihood's second derivative is bounded for these responses.
     """
@@ -32,6 +32,76 @@ class GeneralisedLinearModel(AbstractLinearModel):
     response: Float[Array, " terms"]
     prior: GaussianPrior
     names: tuple[str, ...] | None = eqx.field(static=True)
+
+
+class AbstractPlainRegression(AbstractRegression):
+    """A regression whose likelihood has no parameters: of the class `kind`."""
+
+    kind: eqx.AbstractClassVar[type[AbstractLikelihood]]
+
+    @double_precision
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        prior_scale: Any = 1.0,
+        *,
+        prior_covariance: Any = None,
+        prior_mean: Any = None,
+        intercept: bool = False,
+        names: Sequence[str] | None = None,
+    ):
+        """**Arguments:**
+
+        - `X`: (N, d) covariates, an array or a data frame.
+        - `y`: (N,) responses: labels 0 and 1, or booleans; of a Poisson regression counts 0, 1, 2, ...
+        - `prior_scale`: a standard deviation for all coefficients, or one for each.
+        - `prior_covariance`: instead of `prior_scale`, variances or a covariance matrix.
+        - `prior_mean`: the prior mean; zero if not given.
+        - `intercept`: put a column of ones first.
+        - `names`: a name for each column of `X`.
+        """
+        self.design, self.names = read_design(X, names, intercept)
+        self.likelihood = self.kind()
+        self.response = _read_response(self.likelihood, y, self.design)
+        self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
+
+
+class LogisticRegression(AbstractPlainRegression):
+    """y_n ~ Bernoulli(sigmoid(x_n' z)) with z ~ N(m, S).
+
+    Strongly convex by its prior (t0 = 0), smooth with t1 = 1/4.
+    """
+
+    kind: ClassVar[type[BernoulliLogit]] = BernoulliLogit
+    likelihood: BernoulliLogit
+
+
+class ProbitRegression(AbstractPlainRegression):
+    """y_n ~ Bernoulli(Phi(x_n' z)) with z ~ N(m, S), Phi the standard normal distribution function.
+
+    Strongly convex by its prior (t0 = 0), smooth with t1 = 1. The second derivative of -log Phi at t is
+    1 - Var(Z | Z < t) for a standard normal Z. The variance is positive; and it is below 1, because a density
+    proportional to exp(-z^2/2) on a half-line is 1-strongly log-concave (Brascamp-Lieb).
+    """
+
+    kind: ClassVar[type[BernoulliProbit]] = BernoulliProbit
+    likelihood: BernoulliProbit
+
+
+class PoissonRegression(AbstractPlainRegression):
+    """y_n ~ Poisson(exp(x_n' z)) with z ~ N(m, S). Strongly convex by its prior; not smooth."""
+
+    kind: ClassVar[type[Poisson]] = Poisson
+    likelihood: Poisson
+
+
+class GeneralisedLinearModel(AbstractRegression):
+    """y_n ~ p(y | eta = x_n' z) with z ~ N(m, S), for a log-concave likelihood.
+
+    Strongly convex by its prior; smooth where the likelihood's second derivative is bounded for these responses.
+    """
+
     likelihood: AbstractLikelihood
 
     @double_precision
@@ -52,11 +122,7 @@ class GeneralisedLinearModel(AbstractLinearModel):
         - `X`: (N, d) covariates, an array or a data frame.
         - `y`: (N,) responses of the kind that the likelihood is for.
         - `likelihood`: one of `provi.targets.likelihoods`, for instance `NegativeBinomial(2.0)`.
-        - `prior_scale`: a standard deviation for all coefficients, or one for each.
-        - `prior_covariance`: instead of `prior_scale`, variances or a covariance matrix.
-        - `prior_mean`: the prior mean; zero if not given.
-        - `intercept`: put a column of ones first.
-        - `names`: a name for each column of `X`.
+        - `prior_scale`, `prior_covariance`, `prior_mean`, `intercept`, `names`: as for `LogisticRegression`.
         """
         if not isinstance(likelihood, AbstractLikelihood):
             raise ValueError(f"likelihood must be one of provi.targets.likelihoods, not {likelihood!r}.")
@@ -68,151 +134,16 @@ class GeneralisedLinearModel(AbstractLinearModel):
             )
         self.design, self.names = read_design(X, names, intercept)
         self.likelihood = likelihood
-        self.response = jnp.asarray(likelihood.read_response(y, self.design.shape[0]), self.design.dtype)
+        self.response = _read_response(likelihood, y, self.design)
         self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
 
 
-# Bayesian logistic regression.
-
-
-class LogisticRegression(AbstractLinearModel):
-    """y_n ~ Bernoulli(sigmoid(x_n' z)) with z ~ N(m, S).
-
-    Strongly convex by its prior (t0 = 0), smooth with t1 = 1/4.
-    """
-
-    design: Float[Array, "terms dim"]
-    response: Float[Array, " terms"]
-    prior: GaussianPrior
-    names: tuple[str, ...] | None = eqx.field(static=True)
-    likelihood: BernoulliLogit
-
-    @double_precision
-    def __init__(
-        self,
-        X: Any,
-        y: Any,
-        prior_scale: Any = 1.0,
-        *,
-        prior_covariance: Any = None,
-        prior_mean: Any = None,
-        intercept: bool = False,
-        names: Sequence[str] | None = None,
-    ):
-        """**Arguments:**
-
-        - `X`: (N, d) covariates, an array or a data frame.
-        - `y`: (N,) labels 0 and 1, or booleans.
-        - `prior_scale`: a standard deviation for all coefficients, or one for each.
-        - `prior_covariance`: instead of `prior_scale`, variances or a covariance matrix.
-        - `prior_mean`: the prior mean; zero if not given.
-        - `intercept`: put a column of ones first.
-        - `names`: a name for each column of `X`.
-        """
-        self.design, self.names = read_design(X, names, intercept)
-        self.likelihood = BernoulliLogit()
-        self.response = jnp.asarray(self.likelihood.read_response(y, self.design.shape[0]), self.design.dtype)
-        self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
-
-
-# Bayesian Poisson regression with the log link.
-
-
-class PoissonRegression(AbstractLinearModel):
-    """y_n ~ Poisson(exp(x_n' z)) with z ~ N(m, S). Strongly convex by its prior; not smooth."""
-
-    design: Float[Array, "terms dim"]
-    response: Float[Array, " terms"]
-    prior: GaussianPrior
-    names: tuple[str, ...] | None = eqx.field(static=True)
-    likelihood: Poisson
-
-    @double_precision
-    def __init__(
-        self,
-        X: Any,
-        y: Any,
-        prior_scale: Any = 1.0,
-        *,
-        prior_covariance: Any = None,
-        prior_mean: Any = None,
-        intercept: bool = False,
-        names: Sequence[str] | None = None,
-    ):
-        """**Arguments:**
-
-        - `X`: (N, d) covariates, an array or a data frame.
-        - `y`: (N,) counts 0, 1, 2, ...
-        - `prior_scale`: a standard deviation for all coefficients, or one for each.
-        - `prior_covariance`: instead of `prior_scale`, variances or a covariance matrix.
-        - `prior_mean`: the prior mean; zero if not given.
-        - `intercept`: put a column of ones first.
-        - `names`: a name for each column of `X`.
-        """
-        self.design, self.names = read_design(X, names, intercept)
-        self.likelihood = Poisson()
-        self.response = jnp.asarray(self.likelihood.read_response(y, self.design.shape[0]), self.design.dtype)
-        self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
-
-
-# Bayesian probit regression.
-
-
-class ProbitRegression(AbstractLinearModel):
-    """y_n ~ Bernoulli(Phi(x_n' z)) with z ~ N(m, S), Phi the standard normal distribution function.
-
-    Strongly convex by its prior (t0 = 0), smooth with t1 = 1. The second derivative of -log Phi at t is
-    1 - Var(Z | Z < t) for a standard normal Z. The variance is positive; and it is below 1, because a density
-    proportional to exp(-z^2/2) on a half-line is 1-strongly log-concave (Brascamp-Lieb).
-    """
-
-    design: Float[Array, "terms dim"]
-    response: Float[Array, " terms"]
-    prior: GaussianPrior
-    names: tuple[str, ...] | None = eqx.field(static=True)
-    likelihood: BernoulliProbit
-
-    @double_precision
-    def __init__(
-        self,
-        X: Any,
-        y: Any,
-        prior_scale: Any = 1.0,
-        *,
-        prior_covariance: Any = None,
-        prior_mean: Any = None,
-        intercept: bool = False,
-        names: Sequence[str] | None = None,
-    ):
-        """**Arguments:**
-
-        - `X`: (N, d) covariates, an array or a data frame.
-        - `y`: (N,) labels 0 and 1, or booleans.
-        - `prior_scale`: a standard deviation for all coefficients, or one for each.
-        - `prior_covariance`: instead of `prior_scale`, variances or a covariance matrix.
-        - `prior_mean`: the prior mean; zero if not given.
-        - `intercept`: put a column of ones first.
-        - `names`: a name for each column of `X`.
-        """
-        self.design, self.names = read_design(X, names, intercept)
-        self.likelihood = BernoulliProbit()
-        self.response = jnp.asarray(self.likelihood.read_response(y, self.design.shape[0]), self.design.dtype)
-        self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
-
-
-# Bayesian linear regression: the model whose posterior is known exactly.
-
-
-class LinearRegression(AbstractLinearModel):
-    """y_n ~ N(x_n' z, noise_scale^2) with z ~ N(m, S).
+class LinearRegression(AbstractRegression):
+    """y_n ~ N(x_n' z, noise_scale^2) with z ~ N(m, S): the model whose posterior is known exactly.
 
     Strongly convex and smooth: t0 = t1 = 1/noise_scale^2, so both constants are tight.
     """
 
-    design: Float[Array, "terms dim"]
-    response: Float[Array, " terms"]
-    prior: GaussianPrior
-    names: tuple[str, ...] | None = eqx.field(static=True)
     likelihood: GaussianNoise
 
     @double_precision
@@ -233,16 +164,11 @@ class LinearRegression(AbstractLinearModel):
         - `X`: (N, d) covariates, an array or a data frame.
         - `y`: (N,) real responses.
         - `noise_scale`: the standard deviation of the noise.
-        - `prior_scale`: a standard deviation for all coefficients, or one for each.
-        - `prior_covariance`: instead of `prior_scale`, variances or a covariance matrix.
-        - `prior_mean`: the prior mean; zero if not given.
-        - `intercept`: put a column of ones first.
-        - `names`: a name for each column of `X`.
+        - `prior_scale`, `prior_covariance`, `prior_mean`, `intercept`, `names`: as for `LogisticRegression`.
         """
         self.design, self.names = read_design(X, names, intercept)
-        scale = np.asarray(check_positive("noise_scale", noise_scale), self.design.dtype)
-        self.likelihood = GaussianNoise(scale)
-        self.response = jnp.asarray(self.likelihood.read_response(y, self.design.shape[0]), self.design.dtype)
+        self.likelihood = GaussianNoise(np.asarray(check_positive("noise_scale", noise_scale), self.design.dtype))
+        self.response = _read_response(self.likelihood, y, self.design)
         self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
 
     @property
@@ -275,3 +201,7 @@ class LinearRegression(AbstractLinearModel):
         factor = cho_factor(prior_precision + weight * design.T @ design)
         prior_mean = np.asarray(self.prior.mean, np.float64)
         return cho_solve(factor, prior_precision @ prior_mean + weight * design.T @ response), factor
+
+
+def _read_response(likelihood: AbstractLikelihood, y: Any, design: Float[Array, "terms dim"]) -> Float[Array, " terms"]:
+    return jnp.asarray(likelihood.read_response(y, design.shape[0]), design.dtype)
