@@ -1,4 +1,4 @@
-"""Bayesian regressions: y_n ~ p(y | eta = x_n' z) with z ~ N(m, S), for one likelihood each or for any log-concave one."""
+"""Bayesian regressions: y_n ~ p(y | x_n' z) with z ~ N(m, S), for one likelihood each or for any log-concave one."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What ProVI asks of a Stan model with its data, as functions of NumPy arrays; its Hessian; and BridgeStan's answers."""
+"""What ProVI asks of a Stan model with its data, as functions of NumPy arrays; its Hessian; BridgeStan's answers."""
 
 import abc
 import contextlib
