@@ -1,4 +1,4 @@
-"""Real data sets by name: from a folder of the user's, from the cache, or from their public source."""
+"""Real data sets by name: from a folder of the user's, the cache, or the public source; one is scikit-learn's."""
 
 import dataclasses
 import hashlib
@@ -12,33 +12,6 @@ from typing import Any, Literal
 import numpy as np
 
 from provi.data.sources import SOURCES, Source
-
-# Data sets that come with scikit-learn.
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """A design matrix with column names, and a response."""
-
-    features: np.ndarray
-    response: np.ndarray
-    names: tuple[str, ...]
-
-
-def breast_cancer(standardise: bool = True) -> Table:
-    """The Wisconsin breast-cancer data, 569 x 30, response 1 = malignant; columns standardised by default."""
-    try:
-        from sklearn.datasets import load_breast_cancer
-    except ImportError:
-        raise ImportError("This data set comes with scikit-learn: pip install 'provi[models]'.") from None
-    data = load_breast_cancer()
-    features = np.asarray(data.data, np.float64)  # pyright: ignore[reportAttributeAccessIssue]
-    if standardise:
-        features = (features - features.mean(axis=0)) / features.std(axis=0)
-    # scikit-learn codes malignant as 0; the event of interest is 1 here.
-    response = 1 - np.asarray(data.target)  # pyright: ignore[reportAttributeAccessIssue]
-    names = tuple(str(name) for name in data.feature_names)  # pyright: ignore[reportAttributeAccessIssue]
-    return Table(features, response, names)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -192,3 +165,28 @@ def _not_found(name: str, source: Source, download: str) -> FileNotFoundError:
         f"  3. download: {download}.\n"
         f"By hand: {source.route}. Save {source.layout} as {name}.npz in one of the two folders."
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A design matrix with column names, and a response."""
+
+    features: np.ndarray
+    response: np.ndarray
+    names: tuple[str, ...]
+
+
+def breast_cancer(standardise: bool = True) -> Table:
+    """The Wisconsin breast-cancer data, 569 x 30, response 1 = malignant; columns standardised by default."""
+    try:
+        from sklearn.datasets import load_breast_cancer
+    except ImportError:
+        raise ImportError("This data set comes with scikit-learn: pip install 'provi[models]'.") from None
+    data = load_breast_cancer()
+    features = np.asarray(data.data, np.float64)  # pyright: ignore[reportAttributeAccessIssue]
+    if standardise:
+        features = (features - features.mean(axis=0)) / features.std(axis=0)
+    # scikit-learn codes malignant as 0; the event of interest is 1 here.
+    response = 1 - np.asarray(data.target)  # pyright: ignore[reportAttributeAccessIssue]
+    names = tuple(str(name) for name in data.feature_names)  # pyright: ignore[reportAttributeAccessIssue]
+    return Table(features, response, names)

@@ -1,4 +1,4 @@
-"""The reparameterisation gradient of the energy l(w) = E[potential(m + C u)]."""
+"""Reparameterisation gradients: of the energy l(w) = E[potential(m + C u)], with the exact entropy, along the path."""
 
 from typing import ClassVar
 
@@ -34,11 +34,10 @@ class Energy(AbstractEstimator):
         del point
 
 
-# The energy gradient plus the exact gradient of the negative entropy.
-
-
 class Entropy(AbstractEstimator):
     r"""Estimates grad f: g_m = pi, g_C = P(pi u' - C^-T).
+
+    The energy gradient plus the exact gradient of the negative entropy.
 
     **Noise** (theory.noise.entropy_noise), on W_M: slope 4(1 + rho) M^2, rho = (d+2) kappa / 3.
     Reference: paper 003, equation 7 and Theorem 3; paper 004, Theorem 3 for general bases.
@@ -61,14 +60,11 @@ class Entropy(AbstractEstimator):
         return Point(jnp.zeros_like(point.loc), scale(-1, point.scale.log_det_gradient()))
 
 
-# The path-derivative ("sticking the landing") gradient, whose noise vanishes when q equals the posterior.
-
-
 class StickingTheLanding(AbstractEstimator):
     r"""Estimates grad f: v = pi + grad_z log q_w(z) with w held fixed, g_m = v, g_C = P(v u').
 
-    For the Gaussian base v = pi - C^-T u. Unbiased because E[grad_w log q_w(z)] at fixed z is 0, which
-    needs a base density without a jump: the uniform base is refused.
+    The path derivative, whose noise vanishes when q equals the posterior. For the Gaussian base v = pi - C^-T u.
+    Unbiased because E[grad_w log q_w(z)] at fixed z is 0, which needs a base density without a jump: the uniform base is refused.
     **Noise** (theory.noise.stl_noise), Gaussian base, on W_M: slope 24(d+3) M^2, floor 0 for a Gaussian target.
     Reference: paper 003, equation 9 and Theorem 4.
     """
