@@ -14,6 +14,15 @@ import numpy as np
 from provi.data.sources import SOURCES, Source
 
 
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A design matrix with column names, and a response."""
+
+    features: np.ndarray
+    response: np.ndarray
+    names: tuple[str, ...]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
     """The arrays of a data set, as stored: labels are integers, missing values NaN, nothing is standardised."""
@@ -58,6 +67,22 @@ def load(name: str) -> Dataset:
     """
     with np.load(path(name), allow_pickle=False) as archive:
         return Dataset(name, {key: archive[key] for key in archive.files})
+
+
+def breast_cancer(standardise: bool = True) -> Table:
+    """The Wisconsin breast-cancer data, 569 x 30, response 1 = malignant; columns standardised by default."""
+    try:
+        from sklearn.datasets import load_breast_cancer
+    except ImportError:
+        raise ImportError("This data set comes with scikit-learn: pip install 'provi[models]'.") from None
+    data = load_breast_cancer()
+    features = np.asarray(data.data, np.float64)  # pyright: ignore[reportAttributeAccessIssue]
+    if standardise:
+        features = (features - features.mean(axis=0)) / features.std(axis=0)
+    # scikit-learn codes malignant as 0; the event of interest is 1 here.
+    response = 1 - np.asarray(data.target)  # pyright: ignore[reportAttributeAccessIssue]
+    names = tuple(str(name) for name in data.feature_names)  # pyright: ignore[reportAttributeAccessIssue]
+    return Table(features, response, names)
 
 
 def path(name: str) -> Path:
@@ -165,28 +190,3 @@ def _not_found(name: str, source: Source, download: str) -> FileNotFoundError:
         f"  3. download: {download}.\n"
         f"By hand: {source.route}. Save {source.layout} as {name}.npz in one of the two folders."
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """A design matrix with column names, and a response."""
-
-    features: np.ndarray
-    response: np.ndarray
-    names: tuple[str, ...]
-
-
-def breast_cancer(standardise: bool = True) -> Table:
-    """The Wisconsin breast-cancer data, 569 x 30, response 1 = malignant; columns standardised by default."""
-    try:
-        from sklearn.datasets import load_breast_cancer
-    except ImportError:
-        raise ImportError("This data set comes with scikit-learn: pip install 'provi[models]'.") from None
-    data = load_breast_cancer()
-    features = np.asarray(data.data, np.float64)  # pyright: ignore[reportAttributeAccessIssue]
-    if standardise:
-        features = (features - features.mean(axis=0)) / features.std(axis=0)
-    # scikit-learn codes malignant as 0; the event of interest is 1 here.
-    response = 1 - np.asarray(data.target)  # pyright: ignore[reportAttributeAccessIssue]
-    names = tuple(str(name) for name in data.feature_names)  # pyright: ignore[reportAttributeAccessIssue]
-    return Table(features, response, names)

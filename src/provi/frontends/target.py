@@ -33,7 +33,6 @@ class AbstractModelTarget(AbstractTarget):
     start: eqx.AbstractVar[Vector]
     assumptions: eqx.AbstractVar[Assumptions]
     recognised: eqx.AbstractVar[AbstractLinearModel | None]
-    names: eqx.AbstractVar[tuple[str, ...]]
 
     @abc.abstractmethod
     def _values(self, points: Draws) -> Mapping[str, Any]:
@@ -56,11 +55,6 @@ class AbstractModelTarget(AbstractTarget):
     def dtype(self) -> Any:
         """The floating type of the parameters."""
         return self.start.dtype
-
-    @property
-    def parameter_names(self) -> tuple[str, ...]:
-        """The names with indices; `log(scale)` for a coordinate that is not the parameter itself."""
-        return self.names
 
     @property
     def default_location(self) -> np.ndarray:

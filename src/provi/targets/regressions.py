@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -34,10 +34,13 @@ class AbstractRegression(AbstractLinearModel):
     names: tuple[str, ...] | None = eqx.field(static=True)
 
 
-class AbstractPlainRegression(AbstractRegression):
-    """A regression whose likelihood has no parameters: of the class `kind`."""
+class LogisticRegression(AbstractRegression):
+    """y_n ~ Bernoulli(sigmoid(x_n' z)) with z ~ N(m, S).
 
-    kind: eqx.AbstractClassVar[type[AbstractLikelihood]]
+    Strongly convex by its prior (t0 = 0), smooth with t1 = 1/4.
+    """
+
+    likelihood: BernoulliLogit
 
     @double_precision
     def __init__(
@@ -54,7 +57,7 @@ class AbstractPlainRegression(AbstractRegression):
         """**Arguments:**
 
         - `X`: (N, d) covariates, an array or a data frame.
-        - `y`: (N,) responses: labels 0 and 1, or booleans; of a Poisson regression counts 0, 1, 2, ...
+        - `y`: (N,) labels 0 and 1, or booleans.
         - `prior_scale`: a standard deviation for all coefficients, or one for each.
         - `prior_covariance`: instead of `prior_scale`, variances or a covariance matrix.
         - `prior_mean`: the prior mean; zero if not given.
@@ -62,22 +65,11 @@ class AbstractPlainRegression(AbstractRegression):
         - `names`: a name for each column of `X`.
         """
         self.design, self.names = read_design(X, names, intercept)
-        self.likelihood = self.kind()
-        self.response = _read_response(self.likelihood, y, self.design)
-        self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
+        self.likelihood = BernoulliLogit()
+        self.response, self.prior = _read_rest(self, y, prior_scale, prior_covariance, prior_mean)
 
 
-class LogisticRegression(AbstractPlainRegression):
-    """y_n ~ Bernoulli(sigmoid(x_n' z)) with z ~ N(m, S).
-
-    Strongly convex by its prior (t0 = 0), smooth with t1 = 1/4.
-    """
-
-    kind: ClassVar[type[BernoulliLogit]] = BernoulliLogit
-    likelihood: BernoulliLogit
-
-
-class ProbitRegression(AbstractPlainRegression):
+class ProbitRegression(AbstractRegression):
     """y_n ~ Bernoulli(Phi(x_n' z)) with z ~ N(m, S), Phi the standard normal distribution function.
 
     Strongly convex by its prior (t0 = 0), smooth with t1 = 1. The second derivative of -log Phi at t is
@@ -85,15 +77,47 @@ class ProbitRegression(AbstractPlainRegression):
     proportional to exp(-z^2/2) on a half-line is 1-strongly log-concave (Brascamp-Lieb).
     """
 
-    kind: ClassVar[type[BernoulliProbit]] = BernoulliProbit
     likelihood: BernoulliProbit
 
+    @double_precision
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        prior_scale: Any = 1.0,
+        *,
+        prior_covariance: Any = None,
+        prior_mean: Any = None,
+        intercept: bool = False,
+        names: Sequence[str] | None = None,
+    ):
+        """**Arguments:** as for `LogisticRegression`."""
+        self.design, self.names = read_design(X, names, intercept)
+        self.likelihood = BernoulliProbit()
+        self.response, self.prior = _read_rest(self, y, prior_scale, prior_covariance, prior_mean)
 
-class PoissonRegression(AbstractPlainRegression):
+
+class PoissonRegression(AbstractRegression):
     """y_n ~ Poisson(exp(x_n' z)) with z ~ N(m, S). Strongly convex by its prior; not smooth."""
 
-    kind: ClassVar[type[Poisson]] = Poisson
     likelihood: Poisson
+
+    @double_precision
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        prior_scale: Any = 1.0,
+        *,
+        prior_covariance: Any = None,
+        prior_mean: Any = None,
+        intercept: bool = False,
+        names: Sequence[str] | None = None,
+    ):
+        """**Arguments:** as for `LogisticRegression`, but `y` are counts 0, 1, 2, ..."""
+        self.design, self.names = read_design(X, names, intercept)
+        self.likelihood = Poisson()
+        self.response, self.prior = _read_rest(self, y, prior_scale, prior_covariance, prior_mean)
 
 
 class GeneralisedLinearModel(AbstractRegression):
@@ -134,8 +158,7 @@ class GeneralisedLinearModel(AbstractRegression):
             )
         self.design, self.names = read_design(X, names, intercept)
         self.likelihood = likelihood
-        self.response = _read_response(likelihood, y, self.design)
-        self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
+        self.response, self.prior = _read_rest(self, y, prior_scale, prior_covariance, prior_mean)
 
 
 class LinearRegression(AbstractRegression):
@@ -168,8 +191,7 @@ class LinearRegression(AbstractRegression):
         """
         self.design, self.names = read_design(X, names, intercept)
         self.likelihood = GaussianNoise(np.asarray(check_positive("noise_scale", noise_scale), self.design.dtype))
-        self.response = _read_response(self.likelihood, y, self.design)
-        self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
+        self.response, self.prior = _read_rest(self, y, prior_scale, prior_covariance, prior_mean)
 
     @property
     def noise_scale(self) -> Scalar:
@@ -203,5 +225,10 @@ class LinearRegression(AbstractRegression):
         return cho_solve(factor, prior_precision @ prior_mean + weight * design.T @ response), factor
 
 
-def _read_response(likelihood: AbstractLikelihood, y: Any, design: Float[Array, "terms dim"]) -> Float[Array, " terms"]:
-    return jnp.asarray(likelihood.read_response(y, design.shape[0]), design.dtype)
+def _read_rest(
+    model: AbstractRegression, y: Any, scale: Any, covariance: Any, mean: Any
+) -> tuple[Float[Array, " terms"], GaussianPrior]:
+    """Response and prior, once the design and the likelihood are there."""
+    response = model.likelihood.read_response(y, model.num_terms)
+    prior = gaussian_prior(model.dim, scale, covariance, mean, model.dtype)
+    return jnp.asarray(response, model.dtype), prior

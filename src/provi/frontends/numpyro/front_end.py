@@ -80,8 +80,18 @@ def from_numpyro(
         _check_masks(program, unravel, vector)
     _check_finite(program, unravel, vector)
     names = coordinate_names(unravel(vector), found.labels)
-    fields = (program, vector, assumptions, recognise(program, unravel, vector, names), unravel, names)
-    return NumPyroTarget(*fields) if found.plate is None else NumPyroFiniteSum(*fields, *found.plate)
+    fields: dict[str, Any] = {
+        "model": program,
+        "start": vector,
+        "assumptions": assumptions,
+        "recognised": recognise(program, unravel, vector, names),
+        "unravel": unravel,
+        "names": names,
+    }
+    if found.plate is None:
+        return NumPyroTarget(**fields)
+    plate, size = found.plate
+    return NumPyroFiniteSum(**fields, plate=plate, size=size)
 
 
 def _import_numpyro() -> None:

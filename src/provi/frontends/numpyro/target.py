@@ -38,6 +38,11 @@ class AbstractNumPyroTarget(AbstractModelTarget):
     names: tuple[str, ...] = eqx.field(static=True)
 
     @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """The sites' names with indices; `log(scale)` for a coordinate that is not the site itself."""
+        return self.names
+
+    @property
     @double_precision
     def observed_data(self) -> dict[str, np.ndarray]:
         """The data, by observed site."""

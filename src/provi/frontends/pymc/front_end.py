@@ -80,7 +80,14 @@ def from_pymc(
     _check_density(program, density, vector)
     labels = [_LABELS.get(type(transform).__name__, "free") for transform in program.transforms]
     names = coordinate_names(program.unravel(vector), labels)
-    return PyMCTarget(density, vector, assumptions, recognise(program, density, vector, names), program, names)
+    return PyMCTarget(
+        log_density=density,
+        start=vector,
+        assumptions=assumptions,
+        recognised=recognise(program, density, vector, names),
+        program=program,
+        names=names,
+    )
 
 
 def _import_pymc() -> None:

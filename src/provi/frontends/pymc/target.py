@@ -30,6 +30,11 @@ class PyMCTarget(AbstractModelTarget):
     program: PyMCProgram = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
 
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """The variables' names with indices; `log(sigma)` for a coordinate that is not the variable itself."""
+        return self.names
+
     def potential(self, z: Vector) -> Scalar:
         """Minus PyMC's log density, with the Jacobian."""
         return -self.log_density(jnp.asarray(z, self.dtype))

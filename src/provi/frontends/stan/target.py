@@ -129,7 +129,7 @@ class StanTarget(AbstractModelTarget):
     program: StanProgram = eqx.field(static=True)
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def parameter_names(self) -> tuple[str, ...]:
         """The parameters' names; `log(tau)`, `free(p)[0]` for what is not the parameter itself."""
         return self.program.free_names
 

@@ -21,6 +21,9 @@ from provi.targets.likelihoods.moments import (
     wide_moments,
 )
 
+Batch: TypeAlias = Float[Array, " batch"]
+"""One number for each datum."""
+
 _REACH, _LARGEST_SHIFT, _NUM_NODES = 9.0, 60.0, 512
 _DOUBLINGS, _HALVINGS = 50, 50
 
@@ -120,8 +123,8 @@ def _log_gaussian_mean(link: Callable, mean: Any, variance: Any, bend: tuple[Any
     r"""$\log E\,e^{-\ell(\eta)}$ for $\eta \sim N(\mu, s^2)$, to all digits also where the mean is $10^{-1000}$.
 
     The integrand is $e^{-\ell(\eta) - (\eta - \mu)^2/2s^2}$. For a convex $\ell$ it has one peak $\eta_*$, and falls
-    off it at least as fast as $e^{-(\eta - \eta_*)^2/2s^2}$: nodes within nine s of the peak see all but $10^{-18}$ of it,
-    wherever the peak is. `bend` says where exp(-link) bends and over which width.
+    off it at least as fast as $e^{-(\eta - \eta_*)^2/2s^2}$: nodes within nine s of the peak see all but $10^{-18}$ of
+    it, wherever the peak is. `bend` says where exp(-link) bends and over which width.
 
     Where the link is not convex there may be two peaks, between the mean and the bend: both ends are covered, up to 60
     standard deviations away.
@@ -176,7 +179,3 @@ def _peak(link: Callable, mean: Any, spread: Any) -> Any:
     far = jax.lax.fori_loop(0, _DOUBLINGS, double, jnp.ones_like(mean))
     near, far = jax.lax.fori_loop(0, _HALVINGS, halve, (jnp.zeros_like(mean), far))
     return side * 0.5 * (near + far)
-
-
-Batch: TypeAlias = Float[Array, " batch"]
-"""One number for each datum."""

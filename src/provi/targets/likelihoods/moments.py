@@ -4,8 +4,9 @@ By Bonnet's and Price's theorems, with $\psi(\mu, s^2) = E\ell(\eta)$: $\partial
 $2\,\partial_{s^2}\psi = E\ell'' = E[\ell'(\mu + st)\,t]/s$.
 
 `wide_moments` and `wide_errors` use one rule that is good for every spread. The potential $\ell$ bends around a centre
-c over a width w, and is smooth on the scale $|\eta - c|$ away from it; the Gaussian $N(\mu, s^2)$ has the scale s. Equal
-steps in $t = (\eta - \mu)/s$ miss the bend once s is many times w. So the steps are equal in another variable x, with
+c over a width w, and is smooth on the scale $|\eta - c|$ away from it; the Gaussian $N(\mu, s^2)$ has the scale s.
+Equal steps in $t = (\eta - \mu)/s$ miss the bend once s is many times w. So the steps are equal in another variable x,
+with
 
 $$t = b + \log(1 + e^{x - X}) - \log(1 + e^{-x - X}), \qquad b = (c - \mu)/s, \quad X = \log(1 + s/w).$$
 
