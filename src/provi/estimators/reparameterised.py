@@ -1,4 +1,4 @@
-"""The reparameterisation gradient of the energy l(w) = E[potential(m + C u)]."""
+"""Reparameterisation gradients: of the energy l(w) = E[potential(m + C u)], with the exact entropy, along the path."""
 
 from typing import ClassVar
 
@@ -9,7 +9,21 @@ from provi.estimators.base import AbstractEstimator, path_gradient, potential_gr
 from provi.families.location_scale import Point
 
 
-class Energy(AbstractEstimator):
+class _AbstractPath(AbstractEstimator):
+    """A gradient whose random part is that of the energy, for any family."""
+
+    def check(self, family):
+        del family
+
+    def prepare(self, family, point):
+        del family, point
+
+    def mean_over_draws(self, key, potential, family, point, prepared, num):
+        del prepared
+        return path_gradient(key, potential, family, point, num)
+
+
+class Energy(_AbstractPath):
     r"""Estimates grad l: g_m = pi, g_C = P(pi u'), pi = grad potential(m + C u), u ~ base.
 
     P is the projection on the space of C. **Requires** a differentiable potential; any base.
@@ -20,26 +34,14 @@ class Energy(AbstractEstimator):
     includes_entropy: ClassVar[bool] = False
     name: ClassVar[str] = "energy"
 
-    def check(self, family):
-        del family
-
-    def prepare(self, family, point):
-        del family, point
-
-    def mean_over_draws(self, key, potential, family, point, prepared, num):
-        del prepared
-        return path_gradient(key, potential, family, point, num)
-
     def constant_part(self, point):
         del point
 
 
-# The energy gradient plus the exact gradient of the negative entropy.
-
-
-class Entropy(AbstractEstimator):
+class Entropy(_AbstractPath):
     r"""Estimates grad f: g_m = pi, g_C = P(pi u' - C^-T).
 
+    The energy gradient plus the exact gradient of the negative entropy.
     **Noise** (theory.noise.entropy_noise), on W_M: slope 4(1 + rho) M^2, rho = (d+2) kappa / 3.
     Reference: paper 003, equation 7 and Theorem 3; paper 004, Theorem 3 for general bases.
     """
@@ -47,28 +49,16 @@ class Entropy(AbstractEstimator):
     includes_entropy: ClassVar[bool] = True
     name: ClassVar[str] = "entropy"
 
-    def check(self, family):
-        del family
-
-    def prepare(self, family, point):
-        del family, point
-
-    def mean_over_draws(self, key, potential, family, point, prepared, num):
-        del prepared
-        return path_gradient(key, potential, family, point, num)
-
     def constant_part(self, point):
         return Point(jnp.zeros_like(point.loc), scale(-1, point.scale.log_det_gradient()))
-
-
-# The path-derivative ("sticking the landing") gradient, whose noise vanishes when q equals the posterior.
 
 
 class StickingTheLanding(AbstractEstimator):
     r"""Estimates grad f: v = pi + grad_z log q_w(z) with w held fixed, g_m = v, g_C = P(v u').
 
-    For the Gaussian base v = pi - C^-T u. Unbiased because E[grad_w log q_w(z)] at fixed z is 0, which
-    needs a base density without a jump: the uniform base is refused.
+    The path derivative, whose noise vanishes when q equals the posterior. For the Gaussian base v = pi - C^-T u.
+    Unbiased because E[grad_w log q_w(z)] at fixed z is 0, which needs a base density without a jump: the uniform base
+    is refused.
     **Noise** (theory.noise.stl_noise), Gaussian base, on W_M: slope 24(d+3) M^2, floor 0 for a Gaussian target.
     Reference: paper 003, equation 9 and Theorem 4.
     """

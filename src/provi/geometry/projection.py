@@ -1,4 +1,4 @@
-r"""Projection on the non-degenerate scales W_M = {sigma_min(C) >= 1/sqrt(M)}.
+r"""Projection on the non-degenerate scales W_M = {sigma_min(C) >= 1/sqrt(M)}, and the preconditioner of MPSGD.
 
 Every optimum of an M-smooth target lies in W_M (Domke 2020, Theorem 7), and h is M-smooth there.
 """
@@ -66,15 +66,15 @@ def _(scale: Triangular, smallest: Any) -> Triangular:
     )
 
 
-# The block preconditioner Lambda = (lambda_m I, lambda_C I) of paper 004.
-
-
 def _as_float(value: float) -> Scalar:
     return jnp.asarray(value, dtype=float)
 
 
 class BlockPreconditioner(eqx.Module):
-    """Multiplies the gradient's two blocks: location by `location`, scale by `scale`, both in (0, 1]."""
+    """Lambda = (lambda_m I, lambda_C I) of paper 004.
+
+    It multiplies the gradient's two blocks: location by `location`, scale by `scale`, both in (0, 1].
+    """
 
     location: Scalar = eqx.field(converter=_as_float, default=1.0)
     scale: Scalar = eqx.field(converter=_as_float, default=1.0)

@@ -73,7 +73,8 @@ def from_stan(
     compiled = StanProgram(model, data, seed)
     if not compiled.free_names:
         raise ValueError("program has no parameters, so there is nothing to approximate.")
-    return StanTarget(jnp.asarray(_find_start(compiled, start), jnp.float64), assumptions, compiled)
+    point = jnp.asarray(_find_start(compiled, start), jnp.float64)
+    return StanTarget(start=point, assumptions=assumptions, program=compiled)
 
 
 def _read_code(program: Any) -> tuple[str, Path | None]:

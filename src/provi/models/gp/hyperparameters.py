@@ -1,4 +1,15 @@
-r"""Hyperparameters of a Gaussian process by maximum ELBO: L-BFGS on the value function of `gp_value_function`.
+r"""Hyperparameters of a Gaussian process by maximum ELBO: L-BFGS on the value function.
+
+That is the least negative ELBO, $F^*(\theta) = \min_{a, s}F(a, s; \theta)$, $\theta$ the logarithms of the kernel's
+numbers and, if wanted, of the likelihood's and of the jitter. By the envelope theorem (Danskin) its gradient is the
+partial derivative of F at the minimiser, with (a, s) held fixed. With $\alpha, \gamma$ the mean slopes and curvatures
+of the likelihood, $C = (I + KS)^{-1}$ and $P = (K + S^{-1})^{-1}$,
+
+$$\partial F/\partial K = \tfrac12(a\alpha' + \alpha a' + aa' + P + C'\mathrm{diag}(\gamma - s)C),$$
+
+at the minimiser, where $\alpha = -a$ and $\gamma = s$, $\tfrac12(P - aa')$; the kernel's own derivative does the rest.
+A gap of $\delta$ left by the inner fit is an error of $\delta$ in the value and of the order $\sqrt\delta$ in the
+gradient.
 
 The value function is not convex: a local optimum is found, and no certificate covers the choice.
 """
@@ -26,22 +37,11 @@ from provi.structures.dual import site_start
 from provi.targets.gaussian_process import GaussianProcess, kernel_matrix
 from provi.targets.likelihoods import UserLikelihood
 
-# The value function of a Gaussian process: the least negative ELBO as a function of the hyperparameters.
-#
-# $F^*(\theta) = \min_{a, s}F(a, s; \theta)$, $\theta$ the logarithms of the kernel's numbers and, if wanted, of the
-# likelihood's and of the jitter. By the envelope theorem (Danskin) its gradient is the partial derivative of F at the
-# minimiser, with (a, s) held fixed. With $\alpha, \gamma$ the mean slopes and curvatures of the likelihood,
-# $C = (I + KS)^{-1}$ and $P = (K + S^{-1})^{-1}$,
-#
-# $$\partial F/\partial K = \tfrac12(a\alpha' + \alpha a' + aa' + P + C'\mathrm{diag}(\gamma - s)C),$$
-#
-# at the minimiser, where $\alpha = -a$ and $\gamma = s$, $\tfrac12(P - aa')$; the kernel's own derivative does the
-# rest.
-# A gap of $\delta$ left by the inner fit is an error of $\delta$ in the value and of the order $\sqrt\delta$ in the
-# gradient.
-
-
 _MOST_INNER_STEPS, _SMALLEST_STEP = 200, 1e-10
+
+
+_RESTART_SPREAD = 2.0
+_PENALTY = 1e3
 
 
 class Learnt(eqx.Module):
@@ -112,11 +112,11 @@ def value_and_gradient(
         return algorithm.step(key, state, process, family, jnp.ones_like(state.step_size))[0]
 
     state = jax.lax.while_loop(unfinished, advance, algorithm.init(start))
-    gradient = partial_gradient(vector, target, learnt, state.point)
+    gradient = _partial_gradient(vector, target, learnt, state.point)
     return state.evaluation.negative_elbo, gradient, state.point
 
 
-def partial_gradient(vector: Any, target: GaussianProcess, learnt: Learnt, point: DualPoint) -> Any:
+def _partial_gradient(vector: Any, target: GaussianProcess, learnt: Learnt, point: DualPoint) -> Any:
     """The derivative of F(a, s; theta) in theta at any (a, s), by the formula above."""
     (gram, _), pull_back = jax.vjp(lambda v: _matrix_and_numbers(v, target, learnt), vector)
     process = with_log_hyperparameters(target, vector, learnt)
@@ -158,10 +158,6 @@ def _family(process: GaussianProcess) -> DualGaussian:
     """`dual_gaussian(process)`, traced."""
     root = None if process.likelihood.log_concave else covariance_root(process.gram)
     return DualGaussian(process.gram, process.mean * jnp.ones(process.dim, process.dtype), root=root)
-
-
-_RESTART_SPREAD = 2.0
-_PENALTY = 1e3
 
 
 @dataclasses.dataclass(frozen=True)

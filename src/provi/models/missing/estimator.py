@@ -25,11 +25,13 @@ from provi.models.missing.reading import (
     check_independent,
     check_shape,
     column_words,
+    match_labels,
     read_columns,
+    read_labels,
     refuse_singular,
 )
 from provi.models.missing.solving import read_options
-from provi.models.missing.summary import CoefficientSummary, match_labels, read_labels, summarise
+from provi.models.missing.summary import CoefficientSummary, summarise
 
 
 class MissingLogisticRegression(ClassifierMixin, BaseEstimator):

@@ -69,11 +69,11 @@ def _drawn(
     return jax.lax.map(one, jnp.arange(num_draws))
 
 
-# A target without its data, in a form that can be pickled: the structure of a pytree, which it holds, cannot.
-
-
 def pack(target: BayesianNetwork) -> dict[str, Any]:
-    """The network and the numbers of the target, and one row of the data, which is what predictions need."""
+    """The network and the numbers of the target, and one row of the data, which is what predictions need.
+
+    In a form that can be pickled: the structure of a pytree, which a target holds, cannot.
+    """
     network = target.network.unravel(target.start)
     function = target.network.apply
     return {

@@ -1,4 +1,4 @@
-"""Training a Bayesian network: target, surrogates, algorithm, run, and the ELBO of what came out."""
+"""Training a Bayesian network: the methods by name, target, surrogates, algorithm, run, the ELBO of what came out."""
 
 import dataclasses
 import warnings
@@ -24,8 +24,6 @@ from provi.runtime.progress import show_throughput
 from provi.runtime.run import Run, run
 from provi.schedules.batch_sizes import AbstractBatchSize
 from provi.targets.bayesian_network import BayesianNetwork, check_noise
-
-# The training methods of `BayesianNetwork` by name, with rates that are a fair start.
 
 
 @dataclasses.dataclass(frozen=True)
