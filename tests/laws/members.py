@@ -149,7 +149,7 @@ CONSTRAINTS = {"scale": "positive", "share": targets.interval(0.0, 1.0), "place"
 def constrained(dtype: Any, number: float) -> Any:
     values = {"scale": 1.0, "share": [0.3, 0.6], "place": [0.2, 0.5, 0.3], "loc": [0.1, -0.4], "cuts": [-1.0, 0.5]}
     example = {name: np.asarray(value, dtype) for name, value in values.items()}
-    return targets.LogDensity(Constrained(jnp.asarray(number, dtype)), example, constraints=CONSTRAINTS)
+    return targets.LogDensity(Constrained(np.asarray(number, dtype)), example, constraints=CONSTRAINTS)
 
 
 def regression(kind: Any, response: Any, **options: Any) -> Callable[[Any, float], Any]:
@@ -197,7 +197,7 @@ TARGETS: dict[str, Callable[[Any, float], Any]] = {
     "hierarchical, tied groups": hierarchical(100.0, 0.01),
     "gaussian": lambda dtype, s: targets.Gaussian(s * MEAN.astype(dtype), s * COVARIANCE),
     "log density": lambda dtype, s: targets.LogDensity(
-        Plain(jnp.asarray(s * np.array([0.5, 1.0, 2.0]), dtype)), 3, 0.25 / s**2, 4.0 / s**2, dtype=dtype
+        Plain(np.asarray(s * np.array([0.5, 1.0, 2.0]), dtype)), 3, 0.25 / s**2, 4.0 / s**2, dtype=dtype
     ),
     "log density with constraints": constrained,
     "gaussian process": lambda dtype, s: targets.GaussianProcess(X.astype(dtype), LABELS, kernel(s), jitter=0.1),
