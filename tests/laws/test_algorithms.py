@@ -15,7 +15,7 @@ from provi.algorithms.base import without_guarantee
 from provi.core.outcomes import Outcome
 from provi.estimators import base as estimators_base
 from provi.families.location_scale import Point
-from provi.runtime import run
+from provi.runtime import Budget, run
 from provi.runtime.history import FIELDS
 from support.members import dense, flat, in_space, quick_jit
 
@@ -64,14 +64,15 @@ def runs(name: str) -> Runs:
     with compilations() as compiled:
         whole = go(*first)
     with compilations() as recompiled:
-        again, other, other_seed = go(*first), go(*second), go(*first, seed=2)
+        again, other = go(*first), go(*second)
+        other_seed = go(*first, seed=2, budget=Budget(gradients=10**6))
         missing = go(*nothing, num_steps=100)
     return Runs(whole, len(compiled), again, other, other_seed, missing, len(recompiled))
 
 
 @by_row
 def test_other_numbers_need_no_other_program(name):
-    """Data, step sizes, numbers of draws, starts, seeds and data that are not numbers: nothing is compiled again."""
+    """Data, steps, numbers of draws and of steps, starts, seeds, budgets, no data: nothing compiles again."""
     row = ALGORITHMS[name]
     assert_one_program(row.make(1.0), row.make(2.0), numbers_differ=False)
     assert_one_program(*(tuple(row.problem(np.float64, s)) for s in (1.0, 2.0)))
@@ -129,9 +130,10 @@ def test_a_run_in_two_parts_ends_with_the_same_bits(name, tmp_path):
 @by_row
 def test_data_that_are_not_numbers_are_located_and_refused(name):
     found, start = runs(name).missing, ALGORITHMS[name].problem(np.float64, 1.0).start
-    assert found.outcome is Outcome.NONFINITE and not found.outcome.ok
-    assert "the first at iteration 0, where" in found.message and "was not finite" in found.message
     assert_equal_bits(found.point, start)
+    if ALGORITHMS[name].locates:
+        assert found.outcome is Outcome.NONFINITE and not found.outcome.ok
+        assert "the first at iteration 0, where" in found.message and "was not finite" in found.message
 
 
 @by_row
@@ -142,7 +144,8 @@ def test_everything_has_the_type_of_the_target(name, dtype):
     target, family, start = row.problem(dtype, 1.0)
     algorithm = without_guarantee(row.make(1.0).resolve(target, family))
     state = algorithm.init(start)
-    allowed = {number, np.dtype(jnp.bfloat16)} if "half precision" in name else {number}
+    # A table of half precision has its mean in single precision.
+    allowed = {number, np.dtype(jnp.bfloat16), np.dtype(np.float32)} if "half precision" in name else {number}
     assert floating(state) <= allowed and number in floating(state)
     step = eqx.filter_eval_shape(algorithm.step, jax.random.key(0), state, target, family, jnp.ones((), dtype))
     assert floating(step) <= allowed
@@ -175,7 +178,7 @@ def plain_steps(key, algorithm, target, family, start):
 
 
 @pytest.mark.parametrize("name", [name for name, row in ALGORITHMS.items() if row.vmap])
-def test_steps_are_pure_and_batched_over_keys(name, tmp_path):
+def test_steps_are_pure_and_batched_over_keys(name):
     """Inside `jit`, `vmap` and `scan` at once, the same points as those of the runs one by one."""
     row = ALGORITHMS[name]
     problem = row.problem(np.float64, 1.0)

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from laws.contracts import assert_one_program, floating
+from laws.contracts import assert_equal_bits, assert_one_program, floating
 from laws.members import TARGETS
 from provi.core.precision import double_precision
-from provi.targets import AbstractFiniteSum
+from provi.targets import AbstractFiniteSum, AbstractLinearModel
 from support.members import flat
 
 by_row = pytest.mark.parametrize("name", TARGETS)
@@ -66,6 +66,12 @@ def test_the_type_follows_the_data_whatever_the_global_setting(name, dtype):
         _ = target.constants, target.parameter_names
         assert jnp.zeros(1).dtype == jnp.float32
     assert np.dtype(target.dtype) == np.dtype(dtype)
+    if dtype == np.float64:
+        assert_equal_bits(jax.tree.leaves(target), jax.tree.leaves(make(name)))
+    if isinstance(target, AbstractLinearModel):
+        rows = tuple(jax.ShapeDtypeStruct((2,), dtype) for _ in range(3))
+        for moments in (target.gaussian_moments, target.moment_errors):
+            assert floating(eqx.filter_eval_shape(moments, *rows)) == {np.dtype(dtype)}
     assert floating((value, gradient)) == {np.dtype(dtype)}
     assert value.shape == () and gradient.shape == (target.dim,)
 
