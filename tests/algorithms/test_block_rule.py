@@ -112,28 +112,6 @@ def test_all_rows_in_one_block_is_gradient_descent_for_misso_too():
     assert np.abs(exact.point - ours.point).max() > 1e-3  # the noise was there
 
 
-TRACES = []
-
-
-def counted(theta, row):
-    TRACES.append(1)
-    return jnp.sum((row * theta - 1) ** 2)
-
-
-def test_another_rate_does_not_recompile():
-    surrogate = QuadraticSurrogate(counted, np.arange(1.0, 4.0), 1.0)
-
-    def traces(algorithm):
-        before = len(TRACES)
-        assert go(algorithm, 9, surrogate).outcome is Outcome.COMPLETED
-        return len(TRACES) - before
-
-    assert traces(adam(1e-3)) > 0
-    assert traces(adam(1e-2)) == 0
-    assert traces(momentum(1e-2)) > 0
-    assert traces(momentum(2e-2, 0.9, num_draws=3)) == 0
-
-
 def test_blocks_that_are_not_finite_are_left_out_and_found():
     """Row 1 has no number, the squares of row 4's gradient overflow in single precision: both would stay in Adam."""
     design = X.astype(np.float32)
@@ -163,13 +141,9 @@ def test_blocks_that_are_not_finite_are_left_out_and_found():
     assert {leaf.dtype for leaf in jax.tree.leaves(last[0].point)} == {np.dtype(np.float32)}
 
 
-def test_resumes_bit_for_bit(tmp_path):
-    algorithm, path = adam(0.05, num_draws=PolynomialBatch(2, 1.0)), tmp_path / "run"
-    whole = go(algorithm, 20, NOISY)
-    go(algorithm, 9, NOISY, checkpoint=path)
-    resumed = go(algorithm, 20, NOISY, checkpoint=path, resume=True)
-    np.testing.assert_array_equal(whole.point, resumed.point)
-    assert whole.gradient_evaluations == resumed.gradient_evaluations == 6 * 2 + 6 * 4 + 6 * 6 + 2 * 8
+def test_draws_grow_with_the_passes():
+    found = go(adam(0.05, num_draws=PolynomialBatch(2, 1.0)), 20, NOISY)
+    assert found.gradient_evaluations == 6 * 2 + 6 * 4 + 6 * 6 + 2 * 8
 
 
 def test_the_history_holds_the_latest_values():

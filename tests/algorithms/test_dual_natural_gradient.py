@@ -7,10 +7,8 @@ import pytest
 from scipy import optimize, stats
 
 from provi.algorithms import DualNaturalGradient
-from provi.core.outcomes import Outcome
 from provi.families import DualPoint, Gaussian, dual_gaussian
 from provi.kernels import Matern32
-from provi.runtime import run
 from provi.targets import GaussianProcess, GeneralisedLinearModel
 from provi.targets.likelihoods import (
     BernoulliLogit,
@@ -211,22 +209,6 @@ def test_a_likelihood_that_is_not_log_concave_ends_at_a_stationary_point_with_ne
     at = target.likelihood.moments(jnp.asarray(mean), jnp.asarray(np.diagonal(covariance).copy()), target.response)
     np.testing.assert_allclose(state.point.dual_mean, -np.asarray(at.slope), atol=1e-6)
     np.testing.assert_allclose(state.point.site_precision, at.weight, atol=1e-6)
-
-
-def test_a_resumed_run_ends_with_the_same_bits(tmp_path):
-    target = process(BernoulliLogit(), (np.arange(12) % 3 > 0).astype(float), 20.0, 12)
-    family = dual_gaussian(target)
-    options = {"seed": 0, "progress": False}
-    whole = run(DualNaturalGradient(), target, family, family.prior_point(), num_steps=14, **options)
-    path = tmp_path / "run.safetensors"
-    for steps in (5, 14):
-        part = run(
-            DualNaturalGradient(), target, family, family.prior_point(), num_steps=steps, checkpoint=path,
-            resume=steps == 14, **options,
-        )  # fmt: skip
-    assert part.outcome is Outcome.COMPLETED and part.num_steps == whole.num_steps == 14
-    for one, other in zip(jax.tree.leaves(part.point), jax.tree.leaves(whole.point), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_what_does_not_fit_is_refused():

@@ -140,21 +140,6 @@ def test_repeated_rows_leave_the_mean_equal_to_the_table():
     np.testing.assert_array_equal(np.flatnonzero(changed), [1, 4, 7])
 
 
-def test_number_of_draws_does_not_recompile():
-    traces = []
-
-    def counted(key, theta, row, chain):
-        traces.append(None)
-        return jax.random.normal(key, theta.shape), chain
-
-    surrogate = Surrogate((X, Y), build=anchor, minimise=mean_of_anchors, draw=counted)
-    minimise_sum(surrogate, np.zeros(D), MISSO(1, num_draws=PolynomialBatch(1, 2.0)), seed=0, num_steps=12)
-    first = len(traces)
-    minimise_sum(surrogate, np.ones(D), MISSO(1, num_draws=PolynomialBatch(4, 0.7)), seed=1, num_steps=30)
-    # A second run looks at the shapes once more, for its empty table, and compiles nothing.
-    assert len(traces) - first <= 2 < first
-
-
 def test_chains_stay_warm():
     def walk(key, theta, row, chain):
         return chain.astype(float), chain + 1
@@ -235,11 +220,3 @@ def test_incremental_em_of_a_poisson_mixture_equals_neal_and_hinton():
         weights, rates = table.mean(axis=0), counts @ table / table.sum(axis=0)
     np.testing.assert_allclose(run.point["rates"], rates, rtol=1e-11)
     np.testing.assert_allclose(np.exp(run.point["log_weights"]), weights, rtol=1e-11)
-
-
-def test_float32_stays_float32():
-    surrogate = Surrogate(
-        (X.astype(np.float32), Y.astype(np.float32)), build=anchor, minimise=mean_of_anchors, draw=noise
-    )
-    run = minimise_sum(surrogate, np.zeros(D, np.float32), MISSO(2, num_draws=3), seed=0, num_steps=10)
-    assert run.point.dtype == np.float32

@@ -18,7 +18,6 @@ from provi.runtime import loop
 from provi.runtime.loop import split
 from provi.schedules import UniformSampling
 from support.blocks import (
-    NOISY,
     START,
     SURROGATE,
     InOrder,
@@ -178,17 +177,6 @@ def test_nothing_finite_returns_the_start():
     result = go(PacedMISSO(PLAIN, RATE, InOrder(1)), 100, surrogate)  # compiled above
     assert (result.outcome, result.num_steps) == (Outcome.NONFINITE, loop.LARGEST_REJECTIONS)
     np.testing.assert_array_equal(result.point, START)
-
-
-@pytest.mark.parametrize(("table", "dtype"), [(True, "bfloat16"), (False, None)])
-def test_resumes_bit_for_bit(table, dtype, tmp_path):
-    surrogate = QuadraticSurrogate(NOISY.loss, (X, Y), 1.0, sample=NOISY.sample, table_dtype=dtype)
-    algorithm, path = PacedMISSO(optax.scale_by_adam(), RATE, 4, num_draws=2, table=table), tmp_path / "run"
-    whole = go(algorithm, 20, surrogate)
-    go(algorithm, 9, surrogate, checkpoint=path)
-    resumed = go(algorithm, 20, surrogate, checkpoint=path, resume=True)
-    np.testing.assert_array_equal(whole.point, resumed.point)
-    np.testing.assert_array_equal(whole.last, resumed.last)
 
 
 def test_no_copy_of_the_table_in_the_loop(monkeypatch):

@@ -17,7 +17,7 @@ from provi.diagnostics import exact_negative_elbo
 from provi.families import DualPoint, Gaussian, dual_gaussian
 from provi.kernels import SquaredExponential
 from provi.schedules.noise_batch import NoiseBatch
-from provi.targets import GaussianProcess, LogisticRegression
+from provi.targets import GaussianProcess
 from provi.targets.likelihoods import BernoulliLogit, Poisson, StudentT
 from support.linear_models import DIM, linear_model
 from support.members import quick_jit
@@ -242,34 +242,6 @@ def test_a_likelihood_that_is_not_log_concave_keeps_negative_sites():
     theirs = steps(full, target, family, family.prior_point(), 21)[-1]
     np.testing.assert_allclose(ours[-1].point.site_precision, theirs.point.site_precision, atol=1e-10)
     assert min(float(state.point.site_precision.min()) for state in ours) < 0 and int(ours[-1].clipped) == 0
-
-
-def test_a_resumed_run_ends_with_the_same_bits(tmp_path):
-    options = {"halve_on_stall": True, "num_samples": 8, "sampling": "uniform"}
-    algorithm, path = PGSVI(rho=0.5, batch_size=4, **options), tmp_path / "state.safetensors"
-
-    def run(num, **more):
-        return provi.fit(PROCESS, algorithm=algorithm, budget=provi.Budget(steps=num), seed=2, **more)
-
-    whole = run(11)
-    run(5, checkpoint=path)
-    resumed = run(11, checkpoint=path, resume=True)
-    for a, b in zip(*(jax.tree.leaves(fit.posterior.point) for fit in (whole, resumed)), strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert whole.elbo == resumed.elbo and whole.gradient_evaluations == resumed.gradient_evaluations == 44
-
-
-def test_numbers_do_not_compile_again_and_float32_stays_float32():
-    target = LogisticRegression(INPUTS.astype(np.float32), LABELS)
-    family = Gaussian(2)
-    algorithms = [PGSVI(rho=rho, batch_size=NoiseBatch(12, ratio, 3)) for rho, ratio in ((0.2, 0.5), (0.7, 0.1))]
-    start, compiled = family.point(np.zeros(2), 1.0, np.float32), []
-    for algorithm in algorithms:
-        state = steps(algorithm, target, family, start, 2)[-1]
-        compiled.append(one_step._cache_size())
-    assert compiled[0] == compiled[1]
-    leaves = [leaf for leaf in jax.tree.leaves(state) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    assert {leaf.dtype for leaf in leaves} == {jnp.dtype("float32")}
 
 
 def test_it_refuses_what_does_not_fit():

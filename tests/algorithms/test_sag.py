@@ -11,7 +11,6 @@ from provi.algorithms.incremental.quadratic_surrogate import QuadraticSurrogate
 from provi.core.outcomes import Outcome
 from provi.families.base import AnyParameters
 from support.blocks import (
-    NOISY,
     START,
     SURROGATE,
     InOrder,
@@ -84,15 +83,6 @@ def test_a_block_that_is_not_finite_keeps_its_old_gradient():
             table[row] = gradient(theta, [row])
             theta = theta - 0.1 * table.mean(axis=0)
     np.testing.assert_allclose(result.point, theta, rtol=1e-12)
-
-
-def test_resumes_bit_for_bit(tmp_path):
-    algorithm, path = SAG(0.05, num_draws=3), tmp_path / "run"
-    whole = go(algorithm, 20, NOISY)
-    go(algorithm, 9, NOISY, checkpoint=path)
-    resumed = go(algorithm, 20, NOISY, checkpoint=path, resume=True)
-    np.testing.assert_array_equal(whole.point, resumed.point)
-    assert whole.gradient_evaluations == resumed.gradient_evaluations == 3 * (N + 20)
 
 
 def test_a_rate_is_a_number_that_may_change():

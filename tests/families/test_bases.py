@@ -182,19 +182,6 @@ def test_sampling_depends_on_the_key_only(name):
     assert np.mean(np.asarray(first) == np.asarray(other)) < 0.01
 
 
-def test_degrees_of_freedom_do_not_recompile():
-    traces = []
-
-    @eqx.filter_jit
-    def evaluate(base, u):
-        traces.append(None)
-        return base.log_density(u)
-
-    u = jnp.array([0.5, 1.0])
-    assert float(evaluate(StudentT(5.0), u)) != float(evaluate(StudentT(6.0), u))
-    assert len(traces) == 1
-
-
 @pytest.mark.parametrize("df", [2.0, -1.0, math.nan, math.inf])
 def test_degrees_of_freedom_must_give_a_variance(df):
     with pytest.raises(ValueError, match="df must be finite and above 2"):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
+from laws.members import EXPONENTIAL as FAMILIES
 from provi.families.exponential import (
     Bernoulli,
     Categorical,
@@ -19,16 +20,6 @@ from provi.families.exponential import (
     unpack,
 )
 
-FAMILIES = {
-    "bernoulli": Bernoulli(3),
-    "categorical": Categorical(4),
-    "gamma": Gamma(),
-    "dirichlet": Dirichlet(3),
-    "gaussian": DiagonalGaussian(1),
-    "diagonal": DiagonalGaussian(2),
-    "full": FullGaussian(2),
-    "unit": UnitGaussian(2),
-}
 by_family = pytest.mark.parametrize("name", FAMILIES)
 ROOT = np.array([[1.2, 0, 0], [0.4, 0.7, 0], [-0.3, 0.2, 0.5]])
 

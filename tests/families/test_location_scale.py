@@ -217,17 +217,6 @@ def test_names_of_the_gaussian():
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_float32_points_stay_float32(scale):
-    family = family_of("normal", scale)
-    point = point_of(family, np.float32)
-    z = family.sample(jax.random.key(0), point, 2)
-    assert z.dtype == jnp.float32
-    assert family.log_prob(point, z[0]).dtype == jnp.float32
-    assert family.entropy(point).dtype == jnp.float32
-    assert family.point(LOC, 1.0, np.float32).loc.dtype == jnp.float32
-
-
-@pytest.mark.parametrize("scale", SCALES)
 def test_sample_is_the_transformed_base(scale):
     family, point, _ = case("normal", scale)
     key, matrix = jax.random.key(5), np.asarray(dense(point.scale))

@@ -107,20 +107,3 @@ def test_equal_matrices_mean_equal_scales():
     for member in members:
         np.testing.assert_allclose(member.log_det(), np.log(1.5), rtol=1e-14)
         np.testing.assert_allclose(member.covariance(), np.diag(diagonal**2), rtol=1e-14)
-
-
-@by_scale
-def test_float32_stays_float32(kind):
-    scale = point_of(family_of("normal", kind), np.float32).scale
-    u = jnp.ones((2, scale.base_dim), jnp.float32)
-    v = jnp.ones((2, DIM), jnp.float32)
-    results = (
-        scale.apply(u),
-        scale.pull_back(v, u),
-        scale.precision_times(u, scale.factorise()),
-        scale.standardise(v[0]),
-        scale.log_det(),
-        scale.log_det_gradient(),
-        scale.covariance(),
-    )
-    assert {leaf.dtype for leaf in jax.tree.leaves(results)} == {jnp.dtype("float32")}

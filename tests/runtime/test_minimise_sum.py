@@ -81,16 +81,6 @@ def test_a_start_without_finite_statistics_is_said_to_be_that():
     assert "first at iteration 0, where a surrogate's statistics" in run.message
 
 
-def test_resumes_bit_for_bit(tmp_path):
-    algorithm = MISSO(3, num_draws=4)
-    whole = minimise_sum(NOISY, 0.0, algorithm, seed=7, num_steps=20)
-    path = tmp_path / "run"
-    minimise_sum(NOISY, 0.0, algorithm, seed=7, num_steps=9, checkpoint=path)
-    resumed = minimise_sum(NOISY, 0.0, algorithm, seed=7, num_steps=20, checkpoint=path, resume=True)
-    assert float(resumed.point) == float(whole.point)
-    assert resumed.gradient_evaluations == whole.gradient_evaluations == 4 * (N + 20 * 3)
-
-
 def test_budget_counts_draws_of_all_rows():
     algorithm = MISSO(2, num_draws=5)
     run = minimise_sum(NOISY, 0.0, algorithm, seed=0, num_steps=100, budget=Budget(gradients=5 * N + 10 * 4))

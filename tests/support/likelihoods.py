@@ -1,49 +1,13 @@
-"""One likelihood of each kind, their densities and slopes in SciPy, and Gaussian means by Gauss-Legendre panels."""
+"""The likelihoods of the laws, their densities and slopes in SciPy, and Gaussian means by Gauss-Legendre panels."""
 
-import jax
 import numpy as np
 from scipy import special, stats
 
-from provi.targets.likelihoods import (
-    BernoulliLogit,
-    BernoulliProbit,
-    GaussianNoise,
-    NegativeBinomial,
-    Poisson,
-    StudentT,
-    UserLikelihood,
-)
+from laws.members import LIKELIHOODS
 from support.members import quick_jit
 
-
-def logistic_noise(y, eta):
-    """log density of y - eta with a logistic law: smooth and concave in eta."""
-    z = y - eta
-    return -z - 2 * jax.nn.softplus(-z)
-
-
-MEMBERS = {
-    "logit": BernoulliLogit(),
-    "probit": BernoulliProbit(),
-    "poisson": Poisson(),
-    "gaussian": GaussianNoise(0.7),
-    "t": StudentT(4.0, 0.5),
-    "cauchy": StudentT(1.0, 0.1),
-    "binomial": NegativeBinomial(0.3),
-    "wide binomial": NegativeBinomial(20.0),
-    "user": UserLikelihood(logistic_noise, log_concave=True, centre=lambda y: y),
-}
-RESPONSES = {
-    "logit": [0.0, 1.0],
-    "probit": [0.0, 1.0],
-    "poisson": [0.0, 3.0],
-    "gaussian": [-1.5, 2.0],
-    "t": [-1.5, 2.0],
-    "cauchy": [-1.5, 2.0],
-    "binomial": [0.0, 5.0],
-    "wide binomial": [0.0, 40.0],
-    "user": [-1.5, 2.0],
-}
+MEMBERS = {name: row.make(1.0) for name, row in LIKELIHOODS.items()}
+RESPONSES = {name: list(row.responses) for name, row in LIKELIHOODS.items()}
 WIDTH = {"t": 0.5, "cauchy": 0.05, "binomial": 1.5, "wide binomial": 1.5}
 COUNTS = ("poisson", "binomial", "wide binomial")
 LOCATIONS = ("gaussian", "t", "cauchy", "user")

@@ -56,7 +56,7 @@ def test_a_function_of_a_batch_is_the_same_as_a_module():
     assert module.parameter_names[:2] == ("weight[0,0]", "weight[0,1]")
     assert function.parameter_names[0] == "['a'][0,0]"
     with pytest.raises(ValueError, match="noise='weights'"):
-        provi.algorithms.incremental.network_surrogate(function, noise="flipout")
+        provi.algorithms.network_surrogate(function, noise="flipout")
 
 
 def test_everything_is_single_precision_by_default():

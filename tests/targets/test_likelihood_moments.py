@@ -123,15 +123,6 @@ def test_a_variance_that_rounding_made_negative():
     assert float(moments.weight[0]) == pytest.approx(2 / np.pi, rel=1e-8)
 
 
-@members
-def test_single_precision_stays_single(name):
-    arrays = tuple(jnp.ones(20, jnp.float32) for _ in range(3))
-    single = jax.tree.map(lambda x: x.astype(jnp.float32), MEMBERS[name])
-    for likelihood in (single, MEMBERS[name]):
-        shapes = jax.eval_shape(everything, likelihood, *arrays)
-        assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {np.dtype("float32")}
-
-
 def test_values_in_single_precision():
     mean, deviation, y = grid("t", 30.0)
     found = everything(MEMBERS["t"], *(jnp.asarray(x, jnp.float32) for x in (mean, deviation**2, y)))

@@ -1,6 +1,5 @@
 """Gaussian means of the links: against fine quadrature in NumPy, with the errors that they state."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -160,12 +159,3 @@ def test_trapezoid_rule_has_gaussian_moments():
     for stride in (1, 2, 4):
         nodes, weights = trapezoid_rule(stride)
         np.testing.assert_allclose([weights @ nodes**k for k in (0, 1, 2, 4)], [1, 0, 1, 3], atol=1e-13)
-
-
-def test_single_precision_stays_single():
-    for model in MODELS.values():
-        arrays = tuple(jnp.asarray([0.5, 1.0], jnp.float32) for _ in range(3))
-        single = jax.tree.map(lambda x: x.astype(jnp.float32) if eqx.is_inexact_array(x) else x, model)
-        for function in (single.gaussian_moments, single.moment_errors):
-            shapes = eqx.filter_eval_shape(function, *arrays)
-            assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {np.dtype("float32")}

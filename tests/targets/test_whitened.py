@@ -1,7 +1,6 @@
 """Targets in other coordinates: densities match, constants transform."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -45,22 +44,15 @@ def test_whitening_by_the_posterior_gives_condition_number_one():
 
 @pytest.mark.parametrize("model", [LogisticRegression, PoissonRegression])
 @pytest.mark.parametrize("kind", [Whitened, WhitenedFiniteSum])
-def test_hessian_eigenvalues_lie_within_the_constants(model, kind):
+def test_constants_are_tight(model, kind):
     target = kind(model(X, Y), SHIFT, FACTOR)
-    points = jnp.asarray(np.concatenate([s * RNG.normal(size=(30, 3)) for s in (0.1, 1.0)]))
-    hessians = np.asarray(jax.jit(jax.vmap(jax.hessian(target.potential)))(points))
-    eigenvalues, constants = np.linalg.eigvalsh(hessians), target.constants
-    slack = 1e-13 * eigenvalues[:, -1]
-    assert (eigenvalues[:, 0] + slack >= constants.strong_convexity.value).all()
-    expected = np.linalg.eigvalsh(FACTOR.T @ FACTOR)[0]
+    constants, expected = target.constants, np.linalg.eigvalsh(FACTOR.T @ FACTOR)[0]
     np.testing.assert_allclose(constants.strong_convexity.value, expected, rtol=1e-10)
     if model is PoissonRegression:
         assert not constants.smoothness.known and target.curvature_bounds()[1] is None
     else:
-        assert (eigenvalues[:, -1] - slack <= constants.smoothness.value).all()
         exact = np.linalg.eigvalsh(FACTOR.T @ (np.eye(3) + X.T @ X / 4) @ FACTOR)[-1]
         np.testing.assert_allclose(constants.smoothness.value, exact, rtol=1e-10)
-        assert np.linalg.eigvalsh(target.curvature_bounds()[1] - hessians).min() >= -slack.max()
 
 
 def test_numbers_alone_are_scaled_by_the_factor_and_keep_their_status():
@@ -87,19 +79,6 @@ def test_minibatches_carry_over():
     values = [float(minibatch(x, jnp.asarray([n]))) for n in range(8)]
     np.testing.assert_allclose(np.mean(values), whole.potential(x), rtol=1e-13)
     assert target.num_terms == 8
-
-
-def test_new_coordinates_do_not_retrace():
-    traces = []
-
-    @jax.jit
-    def potential(target, x):
-        traces.append(1)
-        return target.potential(x)
-
-    regression = LogisticRegression(X, Y)
-    targets = [Whitened(regression, s * SHIFT, s * FACTOR) for s in (1.0, 2.0)]
-    assert len({float(potential(target, jnp.ones(3))) for target in targets}) == 2 and len(traces) == 1
 
 
 @pytest.mark.parametrize(

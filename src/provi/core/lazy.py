@@ -2,6 +2,8 @@
 
 import ast
 import importlib
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,9 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
 
     The stub holds ordinary imports, `from provi.fit import fit as fit`, which type checkers and editors read: it is the
     only list of the package's names. A name that the stub takes from the package itself is a module of it.
+
+    A function may have the name of its module, `provi.fit` that of `provi/fit.py`. Python sets a package's attribute to
+    each module of it that is imported, and so would hide the function: here the function is set instead.
 
     **Arguments:**
 
@@ -33,5 +38,12 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
             return importlib.import_module(f"{package}.{original}")
         return getattr(importlib.import_module(module), original)
 
+    class LazyPackage(types.ModuleType):
+        def __setattr__(self, name: str, value: Any) -> None:
+            if isinstance(value, types.ModuleType) and sources.get(name) == (f"{package}.{name}", name):
+                value = getattr(value, name)
+            super().__setattr__(name, value)
+
+    sys.modules[package].__class__ = LazyPackage
     names = sorted(sources)
     return get, lambda: names, names

@@ -168,7 +168,9 @@ class LocationScale(AbstractFamily):
 
     def entropy(self, point: Point) -> Scalar:
         """H(q_w) = H(s) + log det C."""
-        return self.base.entropy(self.dim) + point.scale.log_det()
+        volume = point.scale.log_det()
+        # The degrees of freedom of a Student-t are of double precision, whatever the point is.
+        return jnp.asarray(self.base.entropy(self.dim), volume.dtype) + volume
 
     def marginal_standard_deviation(self, point: Point) -> Vector:
         """Square roots of the diagonal of CC'."""

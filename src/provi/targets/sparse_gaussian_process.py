@@ -151,6 +151,7 @@ class SparseGaussianProcess(AbstractLinearModel):
 
         return self.prior_potential(z) + sum_over_rows(self, terms)
 
+    @double_precision
     def curvature_bounds(self) -> tuple[np.ndarray, np.ndarray | None]:
         """(I, (1 + t1 sum |phi_n|^2) I): the largest eigenvalue of a Gram matrix is at most its trace."""
         upper = self.curvature[1]

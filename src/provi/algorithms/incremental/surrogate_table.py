@@ -198,7 +198,7 @@ def _other_bytes(surrogate: AbstractSurrogate, parameters: Any, batch: int, shap
 def _table_on_a_device(surrogate: AbstractSurrogate, row: Any) -> tuple[int, int]:
     """The bytes of the table on one device, and the number of devices that hold it."""
     n = surrogate.num_terms
-    if type(surrogate).arrange is AbstractSurrogate.arrange:
+    if type(surrogate).arrange is AbstractSurrogate.arrange or jax.device_count() == 1:
         return n * num_bytes(row), 1
     # Compiled, not run: this tells how the table will lie without making it.
     program = jax.jit(lambda: surrogate.arrange(empty_table(n, row))).lower().compile()

@@ -75,7 +75,9 @@ class AbstractExponentialFamily(eqx.Module):
 
     def log_prob(self, natural: Vector, x: Any) -> Scalar:
         """log q(x) of one outcome."""
-        return natural @ self.statistic(x) - self.log_partition(natural) + self.log_base(x)
+        # The outcomes may be whole numbers: the floating type is that of the parameter.
+        statistic, base = (value.astype(natural.dtype) for value in (self.statistic(x), self.log_base(x)))
+        return natural @ statistic - self.log_partition(natural) + base
 
     def conjugate(self, mean: Vector) -> Scalar:
         r"""The convex dual $A^*(\mu) = \lambda'\mu - A(\lambda)$; its gradient is $\lambda$."""
@@ -94,6 +96,12 @@ class AbstractExponentialFamily(eqx.Module):
         """
         change = self.log_partition(second) - self.log_partition(first)
         return change - (second - first) @ self.mean_from_natural(first)
+
+
+def as_floating(x: Any) -> Any:
+    """Outcomes as floating numbers: of their own type, or of the default one for whole numbers."""
+    array = jnp.asarray(x)
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
 
 
 def all_finite(vector: Vector) -> Flag:

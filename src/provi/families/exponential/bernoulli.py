@@ -4,7 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from provi.families.exponential.base import AbstractExponentialFamily, all_finite
+from provi.families.exponential.base import AbstractExponentialFamily, all_finite, as_floating
 
 
 class Bernoulli(AbstractExponentialFamily):
@@ -25,7 +25,7 @@ class Bernoulli(AbstractExponentialFamily):
         return True  # -p log p' is convex in p'
 
     def statistic(self, x):
-        return jnp.asarray(x, jnp.result_type(float))
+        return as_floating(x)
 
     def log_partition(self, natural):
         return jnp.sum(jax.nn.softplus(natural))

@@ -7,7 +7,7 @@ import numpy as np
 
 from provi.core.checks import check_count
 from provi.core.types import Vector
-from provi.families.exponential.base import AbstractExponentialFamily, all_finite
+from provi.families.exponential.base import AbstractExponentialFamily, all_finite, as_floating
 from provi.families.exponential.gamma import digamma, log_gamma, polygamma
 
 _INVERSE_STEPS, _ROOT_STEPS, _POLISH_STEPS = 6, 80, 3
@@ -31,7 +31,7 @@ class Dirichlet(AbstractExponentialFamily):
         return self.outcomes
 
     def statistic(self, x):
-        return jnp.log(jnp.asarray(x, jnp.result_type(float)))
+        return jnp.log(as_floating(x))
 
     def log_base(self, x):
         return -jnp.sum(jnp.log(x))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.core.types import Scalar
-from provi.families.exponential.base import AbstractExponentialFamily, all_finite
+from provi.families.exponential.base import AbstractExponentialFamily, all_finite, as_floating
 
 # The log-gamma function and its derivatives, differentiable to any order, by recurrence and asymptotic series.
 #
@@ -87,7 +87,8 @@ class Gamma(AbstractExponentialFamily):
         return jnp.stack([jnp.asarray(shape, jnp.result_type(float)), -jnp.asarray(rate, jnp.result_type(float))])
 
     def statistic(self, x):
-        return jnp.stack([jnp.log(x), jnp.asarray(x, jnp.result_type(float))])
+        value = as_floating(x)
+        return jnp.stack([jnp.log(value), value])
 
     def log_base(self, x):
         return -jnp.log(x)
