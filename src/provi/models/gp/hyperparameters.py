@@ -1,6 +1,10 @@
 r"""Hyperparameters of a Gaussian process by maximum ELBO: L-BFGS on the value function of `gp_value_function`.
 
 The value function is not convex: a local optimum is found, and no certificate covers the choice.
+
+The outer loop is SciPy's, on the host; each evaluation is one compiled program whose inner loop takes the steps of
+`DualNaturalGradient`, not through `runtime`, since the step, its end and the derivative must be one program to be
+called some hundred times at milliseconds each.
 """
 
 import dataclasses
