@@ -33,6 +33,10 @@ class History:
             raise KeyError(f"history has no field {name!r}; it has {', '.join(FIELDS)}.")
         return self.as_array()[:, FIELDS.index(name)]
 
+    def last(self, name: str) -> float:
+        """`self[name][-1]`, at a cost that does not grow with the length: asked after every step."""
+        return self.rows[-1][FIELDS.index(name)]
+
     def __len__(self) -> int:
         return len(self.rows)
 

@@ -14,10 +14,12 @@ import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.algorithms.incremental.surrogates import AbstractSurrogate
+from provi.algorithms.mirror.split import AbstractSplit
 from provi.core.compilation import quick_jit
 from provi.core.tree import select
 from provi.core.types import Count, Flag, RandomKey, Scalar
 from provi.families.base import AbstractFamily, AnyParameters
+from provi.families.exponential import Coordinates
 from provi.targets.base import AbstractTarget
 
 # What of a run's state is so large that the loop takes it over (donates it) instead of working on a copy.
@@ -91,10 +93,10 @@ def put_back(arrays: Any, places: Any) -> Any:
     return jax.tree.map(one, places, arrays)
 
 
-Objective: TypeAlias = AbstractTarget | AbstractSurrogate
-"""What is minimised: KL(q || target) over a family, or a plain sum through its surrogates."""
+Objective: TypeAlias = AbstractTarget | AbstractSurrogate | AbstractSplit
+"""What is minimised: KL(q || target) over a family, a plain sum through its surrogates, or f + h."""
 
-Space: TypeAlias = AbstractFamily | AnyParameters
+Space: TypeAlias = AbstractFamily | AnyParameters | Coordinates
 """Where the parameters live."""
 
 LARGEST_REJECTIONS = 30

@@ -105,10 +105,13 @@ def run(
     checkpoint_seconds: float = 30.0,
     resume: bool = False,
     stop: Callable[[Any], bool] | None = None,
+    feed: Callable[[Any, int], Any] | None = None,
 ) -> Run:
     """Run `algorithm` for `num_steps` steps or until the budget ends; returns the last good state in any case.
 
     `stop(state)` is asked on the host after every step; True ends the run with `Outcome.TOLERANCE`.
+    `feed(target, step)` is asked on the host before every step for the target that it reads: for rows that only the
+    host can draw. It must be a function of the step, of the same shapes each time.
 
     Randomness is a function of (seed, step): a short run is a prefix of a longer one, and a run resumed from
     `checkpoint` ends with the same bits as an uninterrupted one.
@@ -117,7 +120,7 @@ def run(
     family.check_point(start)
     budget = budget or Budget()
     num_steps = min(check_count("num_steps", num_steps), budget.steps or num_steps)
-    driver = _Driver(algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop)
+    driver = _Driver(algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop, feed)
     driver.prepare(start, resume)
     first_batch = int(algorithm.cost_at(jnp.zeros((), int)))
     if budget.gradients is not None and budget.gradients < first_batch:
@@ -132,7 +135,7 @@ def run(
 class _Driver:
     """The host's side of a run. The loop itself is `runtime.loop.advance`."""
 
-    def __init__(self, algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop) -> None:
+    def __init__(self, algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop, feed) -> None:
         self.parts = (algorithm, target, family)
         self.key, self.record_key = jax.random.split(jax.random.key(seed))
         self.seed = seed
@@ -140,7 +143,7 @@ class _Driver:
         self.gradient_budget = jnp.asarray(budget.gradients or _NO_LIMIT)
         self.path = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_seconds = checkpoint_seconds
-        self.stop = stop
+        self.stop, self.feed = stop, feed
 
     def prepare(self, start: Any, resume: bool) -> None:
         """Begin at `start`, or where the checkpoint left off."""
@@ -179,7 +182,7 @@ class _Driver:
                     before, started = self.step, time.monotonic()
                     self.advance_to(min(record, before + block))
                     taken, elapsed = self.step - before, time.monotonic() - started
-                    if self.stop is not None:
+                    if self.stop is not None or self.feed is not None:
                         block = 1
                     elif before > 0 and taken > 0:
                         block = max(1, min(4 * block, int(taken * _BLOCK_SECONDS / max(elapsed, 1e-6))))
@@ -202,8 +205,12 @@ class _Driver:
         return Outcome.COMPLETED
 
     def advance_to(self, step: int) -> None:
-        with interrupts_wait(bool(self.parts[0].donated_fields)):
-            self.carry = advance(self.key, *self.parts, self.carry, jnp.asarray(step), self.gradient_budget)
+        algorithm, target, family = self.parts
+        target = target if self.feed is None else self.feed(target, self.step)
+        with interrupts_wait(bool(algorithm.donated_fields)):
+            self.carry = advance(
+                self.key, algorithm, target, family, self.carry, jnp.asarray(step), self.gradient_budget
+            )
         jax.block_until_ready(self.carry)
         if time.monotonic() - self.saved > self.checkpoint_seconds:
             self.save()
@@ -221,7 +228,7 @@ class _Driver:
         return None
 
     def recorded(self, step: int) -> bool:
-        return len(self.history) > 0 and bool(self.history["step"][-1] >= step)
+        return len(self.history) > 0 and self.history.last("step") >= step
 
     def record(self) -> None:
         algorithm, target, family = self.parts
@@ -247,7 +254,7 @@ class _Driver:
         )
 
     def last_elbo(self) -> float | None:
-        return float(self.history["elbo"][-1]) if len(self.history) else None
+        return self.history.last("elbo") if len(self.history) else None
 
     def save(self) -> None:
         if self.path is not None and not is_lost(self.carry):

@@ -12,6 +12,10 @@ A gap of $\delta$ left by the inner fit is an error of $\delta$ in the value and
 gradient.
 
 The value function is not convex: a local optimum is found, and no certificate covers the choice.
+
+The outer loop is SciPy's, on the host; each evaluation is one compiled program whose inner loop takes the steps of
+`DualNaturalGradient`, not through `runtime`, since the step, its end and the derivative must be one program to be
+called some hundred times at milliseconds each.
 """
 
 import dataclasses

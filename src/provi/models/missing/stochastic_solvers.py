@@ -10,6 +10,9 @@ A *check* is a sweep over all rows at a fixed theta with fresh draws (`monte_car
 table and makes a step. It is made when the last pass moved the parameters little, or no longer less than the one
 before; a small step never stops a solver, only a check does, when remaining + noise is at most half of `tol` nats.
 With `num_draws="auto"` the draws grow when the noise of a check hides what remains, and not before.
+
+The passes are a loop of the host, each one compiled call (visits of `MISSO`, or a sweep), not of `runtime`: which of
+the two comes next, with how many draws, is decided between passes from the last check's Monte-Carlo error.
 """
 
 import dataclasses

@@ -1,4 +1,8 @@
-"""Stochastic EM over a corpus that is at hand."""
+"""Stochastic EM over a corpus that is at hand.
+
+The passes and batches are a loop of the host, not of `runtime`: each batch is a few chunks of documents, with draws
+made by NumPy, whose E-steps run in a pool of threads, one compiled call a chunk, and whose posteriors stay on the host.
+"""
 
 import warnings
 from collections.abc import Callable, Sequence
