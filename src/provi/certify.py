@@ -9,8 +9,7 @@ import numpy as np
 from provi.certificates.approximations import as_gaussian
 from provi.certificates.bounds import GapBound, at_most
 from provi.certificates.certificate import Certificate, at_confidence
-from provi.core.checks import check_confidence, check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import check_confidence, check_count, double_precision
 from provi.families.location_scale import Gaussian
 from provi.fit import choose
 from provi.result.fit import Fit

@@ -9,8 +9,7 @@ import numpy as np
 from provi.algorithms.base import AbstractAlgorithm, check_planned
 from provi.certificates.build import with_guarantee
 from provi.certificates.certificate import Certificate
-from provi.core.checks import check_confidence, check_count, check_positive
-from provi.core.precision import double_precision
+from provi.core.arguments import check_confidence, check_count, check_positive, double_precision
 from provi.families.base import AbstractFamily
 from provi.result.fit import Estimate, Fit, describe_call
 from provi.result.posterior import Posterior

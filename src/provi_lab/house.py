@@ -190,7 +190,7 @@ def drawings(root: Path) -> dict[str, str]:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m provi_lab.house", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m provi_lab.house", description="Measure and draw the house.")
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="draw map.svg and walk.md into this folder")
     folder = parser.parse_args().write
     if folder is not None:

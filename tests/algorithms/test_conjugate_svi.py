@@ -13,13 +13,13 @@ from scipy.special import gammaln
 from provi.algorithms.mirror import conjugate_svi as svi
 from provi.algorithms.mirror.proximal_gradient import ProximalGradient
 from provi.algorithms.mirror.step import towards
-from provi.core.outcomes import Outcome
 from provi.families.base import AnyParameters
 from provi.geometry.divergences import KL, Euclidean
 from provi.models.conjugate import ascent as ascents
 from provi.models.conjugate.expectations import dirichlet_expected_log, dirichlet_kl
 from provi.models.conjugate.gaussian_mixture_updates import GaussianMixtureModel, MixtureNatural, Rows
 from provi.runtime import run
+from provi.runtime.record import Outcome
 
 
 class Categories(svi.AbstractConjugateModel):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from provi.algorithms import KLToPrior, ProximalGradient, Split
-from provi.core.outcomes import Outcome
 from provi.families import Gaussian
 from provi.families.exponential import Coordinates, DiagonalGaussian, Gamma, UnitGaussian
 from provi.geometry.divergences import KL, Euclidean
 from provi.runtime import Budget, minimise_split, run
+from provi.runtime.record import Outcome
 from provi.targets import LogisticRegression
 
 MOMENTS = Coordinates(DiagonalGaussian(1), "moments")

@@ -8,7 +8,6 @@ import pytest
 from scipy import special
 
 from provi.algorithms import KLToPrior, Penalty, ProximalGradient, Split
-from provi.core.logistic_normal import SLOPES, WEIGHTS, softplus_moments
 from provi.families.exponential import (
     Coordinates,
     DiagonalGaussian,
@@ -19,6 +18,7 @@ from provi.families.exponential import (
 )
 from provi.geometry.divergences import KL, QuadraticSymmetricKL
 from provi.runtime import minimise_split
+from provi.targets.likelihoods.bernoulli import SLOPES, WEIGHTS, softplus_moments
 
 STEPS = 6
 

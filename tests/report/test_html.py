@@ -18,7 +18,7 @@ from provi.report.html.page import fingerprint, render_report
 from provi.report.html.verdict import verdict
 from provi.result import Posterior
 from provi.result.fit import describe_call
-from provi.runtime.history import History
+from provi.runtime.record import History
 from support.html_page import (
     Page,
     check_pictures,

@@ -8,11 +8,11 @@ import pytest
 
 from provi.algorithms import MPSGD, Optax, ProxSGD
 from provi.algorithms.base import without_guarantee
-from provi.core.outcomes import Outcome
 from provi.core.tree import all_finite
 from provi.families import Diagonal, Gaussian, Point
 from provi.runtime import run
 from provi.runtime.loop import LARGEST_REJECTIONS, RECOVERY, guarded_step, initial_carry
+from provi.runtime.record import Outcome
 from provi.schedules import GeometricAverage
 from provi.targets import LogDensity
 from support.members import flat

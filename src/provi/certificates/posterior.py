@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky, eigh, solve_triangular
 
+from provi.certificates.bounds import mean_upper_bound
 from provi.certificates.dual.dual_pass import dual_pass
-from provi.certificates.monte_carlo.confidence import mean_upper_bound
 from provi.core.compilation import quick_jit
 from provi.families.bases import Normal
 from provi.families.dual_gaussian import DualGaussian, DualPoint

@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.experimental.compilation_cache import compilation_cache
 
-from provi.core.checks import check_count
+from provi.core.arguments import check_count
 
 _SMALLEST_SECONDS = 0.1
 

@@ -13,11 +13,12 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from provi.core.precision import double_precision
+from provi.algorithms.natural.natural_gradient import check_normal
+from provi.core.arguments import double_precision
 from provi.core.types import Matrix, Scalar
 from provi.families.bases import StudentT, Uniform
 from provi.families.location_scale import LocationScale, Point
-from provi.families.marginals import check_normal, marginal_quadrature
+from provi.families.marginals import marginal_quadrature
 from provi.families.scales import AbstractScale
 from provi.targets.base import AbstractTarget
 from provi.targets.gaussian import Gaussian

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.special import logsumexp
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.core.types import Draws
 from provi.diagnostics.pareto import FEWEST_WEIGHTS, SMALL_ERROR, usable_k
 from provi.families.base import AbstractFamily

@@ -20,8 +20,7 @@ from jaxtyping import Array, Float
 from rich.console import Console
 from rich.table import Table
 
-from provi.core.checks import check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, double_precision
 from provi.core.tree import add_scaled, squared_norm, subtract, zeros_like
 from provi.core.types import RandomKey
 from provi.estimators.base import AbstractEstimator

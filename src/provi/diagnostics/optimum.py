@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 from provi.diagnostics.exact import (
     LineRule,

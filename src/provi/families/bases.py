@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 from scipy import optimize, special
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 
 

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.checks import as_array, check_count, check_positive_definite
-from provi.core.precision import double_precision
+from provi.core.arguments import as_array, check_count, check_positive_definite, double_precision
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 from provi.families.base import AbstractFamily
 from provi.families.bases import AbstractBase, Normal, StudentT

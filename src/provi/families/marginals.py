@@ -7,16 +7,11 @@ $10^{-12}$ relative to $\max(1, |E f|)$. For larger $s$ the error grows; the cal
 """
 
 import functools
-from typing import Any
 
-import equinox as eqx
-import jax
 import numpy as np
 from scipy import linalg, special
 
 from provi.families.bases import AbstractBase, Laplace, Normal, StudentT, Uniform
-from provi.families.location_scale import LocationScale
-from provi.targets.linear_model import AbstractLinearModel
 
 Rule = tuple[np.ndarray, np.ndarray]
 
@@ -111,28 +106,3 @@ def _symmetric_rule(half_nodes: np.ndarray, half_weights: np.ndarray) -> Rule:
     half_nodes, half_weights = half_nodes[keep], half_weights[keep]
     weights = np.concatenate([half_weights[::-1], half_weights])
     return np.concatenate([-half_nodes[::-1], half_nodes]), weights / weights.sum()
-
-
-# What a pass over a linear model takes from the family: each row sees the base on one line only.
-
-
-def check_normal(target: AbstractLinearModel, family: LocationScale) -> None:
-    """A model with variance offsets adds Gaussian noise to each row: only a Gaussian is closed under that."""
-    if target.has_variance_offset and not isinstance(family.base, Normal):
-        raise ValueError(
-            f"{type(target).__name__} needs a Gaussian family, not base {family.base.name!r}: pass "
-            f"family=provi.families.Gaussian({family.dim})."
-        )
-
-
-def line_arguments(target: AbstractLinearModel, family: LocationScale) -> tuple[Any, Any]:
-    """The target in float64, and the rule of the base (None for the normal one)."""
-    check_normal(target, family)
-
-    def widened(leaf: Any) -> Any:
-        # A large design that is in float64 already is not copied.
-        return np.asarray(leaf, np.float64) if eqx.is_inexact_array(leaf) and leaf.dtype != np.float64 else leaf
-
-    double = jax.tree.map(widened, target)
-    rule = None if isinstance(family.base, Normal) else marginal_quadrature(family.base, family.dim)
-    return double, rule

@@ -14,8 +14,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.checks import as_array, check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import as_array, check_count, double_precision
 from provi.core.types import Draws, Vector
 from provi.targets.assumptions import Assumptions
 from provi.targets.base import AbstractTarget, Constants, read_points

@@ -29,7 +29,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_factor, cho_solve
 
-from provi.core.checks import check_positive
+from provi.core.arguments import check_positive
 from provi.core.tree import inner, scale, squared_norm, subtract
 from provi.core.types import Flag, Scalar, Vector
 

@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 
 Points = Float[Array, "_ columns"]
 """Inputs of a Gaussian process, one a row; two tables need not have the same number of rows."""

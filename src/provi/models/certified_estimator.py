@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.models.gp.prediction import label_log_odds
 from provi.result import Fit
 from provi.targets.likelihoods import AbstractLikelihood, BernoulliLogit, BernoulliProbit

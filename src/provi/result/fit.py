@@ -10,13 +10,12 @@ import numpy as np
 
 from provi.certificates.bounds import at_most
 from provi.certificates.certificate import Certificate
-from provi.core.checks import check_count
+from provi.core.arguments import check_count
 from provi.core.memory import available_bytes
-from provi.core.outcomes import Outcome
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.loo import LeaveOneOut, leave_one_out, log_densities
 from provi.result.posterior import Posterior
-from provi.runtime.history import History
+from provi.runtime.record import History, Outcome
 from provi.targets.parameters import element_names
 
 if TYPE_CHECKING:

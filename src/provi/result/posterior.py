@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.checks import as_array, check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import as_array, check_count, double_precision
 from provi.diagnostics.importance import ImportanceDiagnostics, importance_diagnostics
 from provi.families.base import AbstractFamily
 from provi.families.bases import marginal_quantile

@@ -1,4 +1,10 @@
-"""The one compiled loop. A non-finite step is located, rejected and retried with a smaller step size."""
+"""The one compiled loop. A non-finite step is located, rejected and retried with a smaller step size.
+
+What of a state is too large for a copy the loop takes over (donates). An algorithm names such fields in
+`donated_fields`: for MISSO the table, 21 GB for a ResNet-18. Their old
+arrays are gone after a call of the loop, which is why a driver keeps states without them, and why an interrupt waits
+until the new ones have a name.
+"""
 
 import dataclasses
 import signal
@@ -21,12 +27,6 @@ from provi.core.types import Count, Flag, RandomKey, Scalar
 from provi.families.base import AbstractFamily, AnyParameters
 from provi.families.exponential import Coordinates
 from provi.targets.base import AbstractTarget
-
-# What of a run's state is so large that the loop takes it over (donates it) instead of working on a copy.
-#
-# An algorithm names such fields of its state in `donated_fields`: for MISSO the table, 21 GB for a ResNet-18. Their old
-# arrays are gone after a call of the loop, which is why a driver keeps states without them, and why an interrupt waits
-# until the new ones have a name.
 
 
 def _is_large(leaf: Any) -> bool:

@@ -11,11 +11,9 @@ from jaxtyping import Array
 
 from provi.algorithms.mirror.proximal_gradient import ProximalGradient
 from provi.algorithms.mirror.split import Split
-from provi.core.checks import as_array, check_count
-from provi.core.outcomes import Outcome
-from provi.core.precision import double_precision, floating_dtype
+from provi.core.arguments import as_array, check_count, double_precision, floating_dtype
 from provi.families.exponential import Coordinates
-from provi.runtime.history import History
+from provi.runtime.record import History, Outcome
 from provi.runtime.run import run
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm
 from provi.algorithms.incremental.surrogates import AbstractSurrogate
-from provi.core.precision import double_precision, floating_dtype
+from provi.core.arguments import double_precision, floating_dtype
 from provi.families.base import AnyParameters
 from provi.runtime.run import Run, run
 

@@ -11,11 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, without_guarantee
-from provi.core.checks import check_count, check_positive
-from provi.core.outcomes import Outcome
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, check_positive, double_precision
 from provi.runtime.checkpoint import fingerprint, load_checkpoint, save_checkpoint
-from provi.runtime.history import History, recorded_steps
 from provi.runtime.loop import (
     LARGEST_REJECTIONS,
     Carry,
@@ -32,9 +29,7 @@ from provi.runtime.loop import (
     put_back,
     split,
 )
-from provi.runtime.progress import ProgressBar
-
-# How much a run may cost.
+from provi.runtime.record import History, Outcome, ProgressBar, recorded_steps
 
 
 @dataclasses.dataclass(frozen=True)

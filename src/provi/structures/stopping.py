@@ -15,12 +15,11 @@ import numpy as np
 from scipy.linalg import solve
 
 from provi.algorithms.base import AbstractAlgorithm
-from provi.certificates.bounds import GapBound, at_most
+from provi.certificates.bounds import GapBound, at_most, spend
 from provi.certificates.build import DEFAULT_GRADIENTS
 from provi.certificates.certificate import Certificate, at_confidence
-from provi.certificates.monte_carlo.confidence import spend
-from provi.core.outcomes import Outcome
 from provi.families.location_scale import Point
+from provi.runtime.record import Outcome
 from provi.runtime.run import Run, run
 from provi.structures.base import AbstractStructure, Answer, Request, certificate_seed
 

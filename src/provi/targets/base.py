@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.checks import as_array
+from provi.core.arguments import as_array
 from provi.core.types import Indices, Scalar, Vector
 
 Status: TypeAlias = Literal["proven", "declared", "estimated", "unknown", "violated"]

@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from provi.core.checks import as_array, check_positive
-from provi.core.logistic_normal import softplus
-from provi.core.precision import double_precision
+from provi.core.arguments import as_array, check_positive, double_precision
 from provi.core.types import Indices, Scalar, Vector
 from provi.targets.base import Constants, outer_spectrum, proven, read_points
 from provi.targets.data import read_binary, read_design, read_groups
 from provi.targets.likelihoods import BernoulliLogit
+from provi.targets.likelihoods.bernoulli import softplus
 from provi.targets.linear_model import AbstractRowModel, Rows
 from provi.targets.priors import GaussianPrior
 from provi.targets.regressions import LogisticRegression

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.checks import check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, double_precision
 from provi.core.types import Draws, Indices, RandomKey, Scalar, Vector
 from provi.targets.base import AbstractFiniteSum, Constant, Constants, outer_spectrum, proven, read_points, unknown
 from provi.targets.data import default_names

@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import cho_factor, cho_solve
 
-from provi.core.checks import check_positive
-from provi.core.precision import double_precision
+from provi.core.arguments import check_positive, double_precision
 from provi.core.types import Scalar
 from provi.targets.data import read_design
 from provi.targets.likelihoods.base import AbstractLikelihood

@@ -15,10 +15,9 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from provi.core.checks import as_array, check_count
+from provi.core.arguments import as_array, check_count, double_precision, floating_dtype
 from provi.core.memory import available_bytes
 from provi.core.pivoted_cholesky import pivoted_cholesky
-from provi.core.precision import double_precision, floating_dtype
 from provi.core.types import Matrix, Scalar, Vector
 from provi.kernels import AbstractKernel, SquaredExponential
 from provi.targets.data import default_names

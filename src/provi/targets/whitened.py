@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.checks import as_array
-from provi.core.precision import double_precision
+from provi.core.arguments import as_array, double_precision
 from provi.core.types import Indices, Matrix, Scalar, Vector
 from provi.targets.base import AbstractFiniteSum, AbstractTarget, Constant, Constants, outer_spectrum, proven
 from provi.targets.data import default_names

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.special import ndtr
 
-from provi.core.logistic_normal import SLOPES, WEIGHTS
+from provi.targets.likelihoods.bernoulli import SLOPES, WEIGHTS
 from provi_lab.bench.problems import GPProblem, SparseGPProblem
 
 _WEIGHTS, _SLOPES = np.array(WEIGHTS), np.array(SLOPES)

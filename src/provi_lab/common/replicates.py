@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from provi.algorithms.base import AbstractAlgorithm, without_guarantee
-from provi.core.checks import as_array, check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import as_array, check_count, double_precision
 from provi.core.types import RandomKey
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget

@@ -25,7 +25,7 @@ from provi.algorithms.incremental.incremental import as_sampling, latest_elbo
 from provi.algorithms.incremental.misso import average_draws
 from provi.algorithms.incremental.quadratic_surrogate import AbstractQuadratic
 from provi.algorithms.incremental.surrogate_table import as_like, last_occurrences
-from provi.core.checks import check_positive
+from provi.core.arguments import check_positive
 from provi.core.tree import all_finite, inner, select, squared_norm
 from provi.core.types import Count, Flag, Indices, RandomKey
 from provi.schedules.batch_sizes import AbstractBatchSize, as_batch_size

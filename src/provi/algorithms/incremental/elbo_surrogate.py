@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 
 from provi.algorithms.base import check_parts
 from provi.algorithms.incremental.quadratic_surrogate import AbstractQuadratic, Expansion, check_weights
-from provi.core.checks import check_count
+from provi.core.arguments import check_count
 from provi.core.types import Count, Scalar
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point

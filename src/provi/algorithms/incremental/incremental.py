@@ -33,7 +33,7 @@ from provi.algorithms.incremental.surrogate_table import (
     where_rows,
 )
 from provi.algorithms.incremental.surrogates import AbstractSurrogate
-from provi.core.checks import check_count
+from provi.core.arguments import check_count
 from provi.core.tree import all_finite, select
 from provi.core.types import Count, Flag, Indices, RandomKey, Scalar
 from provi.schedules.sampling import AbstractSampling, ReshuffledSampling

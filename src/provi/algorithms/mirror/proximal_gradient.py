@@ -17,7 +17,7 @@ from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.algorithms.guarantee import Guarantee
 from provi.algorithms.mirror.split import AbstractSplit
 from provi.algorithms.mirror.step import StepAnswer, has_step, proximal_step
-from provi.core.checks import as_array
+from provi.core.arguments import as_array
 from provi.core.tree import squared_norm, subtract, zeros_like
 from provi.core.types import Count, Scalar
 from provi.geometry.divergences import AbstractDivergence

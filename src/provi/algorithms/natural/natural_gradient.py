@@ -12,6 +12,7 @@ $F(q) - F(q_+) \ge \tfrac12(1 + 1/\beta)KL(q\|q_+)$, half of what `natural.trial
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
@@ -29,7 +30,7 @@ from provi.algorithms.natural.trial import (
 from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point, square_root
-from provi.families.marginals import check_normal, marginal_quadrature
+from provi.families.marginals import marginal_quadrature
 from provi.families.scales import Diagonal, Symmetric, Triangular
 from provi.targets.likelihoods.moments import quadrature_moments
 from provi.targets.linear_model import AbstractLinearModel, Rows, keep, sum_over_rows
@@ -217,3 +218,25 @@ def _divergence(state: NaturalGradientState, trial: Point, precision: Matrix) ->
     trace = jnp.sum(precision * state.point.scale.covariance())
     log_det = trial.scale.log_det() - state.point.scale.log_det()
     return 0.5 * (trace - move.shape[0] + jnp.dot(move, precision @ move)) + log_det
+
+
+def check_normal(target: AbstractLinearModel, family: LocationScale) -> None:
+    """A model with variance offsets adds Gaussian noise to each row: only a Gaussian is closed under that."""
+    if target.has_variance_offset and not isinstance(family.base, Normal):
+        raise ValueError(
+            f"{type(target).__name__} needs a Gaussian family, not base {family.base.name!r}: pass "
+            f"family=provi.families.Gaussian({family.dim})."
+        )
+
+
+def line_arguments(target: AbstractLinearModel, family: LocationScale) -> tuple[Any, Any]:
+    """The target in float64, and the rule of the base (None for the normal one)."""
+    check_normal(target, family)
+
+    def widened(leaf: Any) -> Any:
+        # A large design that is in float64 already is not copied.
+        return np.asarray(leaf, np.float64) if eqx.is_inexact_array(leaf) and leaf.dtype != np.float64 else leaf
+
+    double = jax.tree.map(widened, target)
+    rule = None if isinstance(family.base, Normal) else marginal_quadrature(family.base, family.dim)
+    return double, rule

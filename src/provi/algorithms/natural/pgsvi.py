@@ -24,7 +24,7 @@ from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.algorithms.guarantee import Guarantee
 from provi.algorithms.natural.dual_natural_gradient import FORMS
 from provi.algorithms.natural.pgsvi_spaces import AbstractSpace, space_of
-from provi.core.checks import check_count, check_positive
+from provi.core.arguments import check_count, check_positive
 from provi.core.tree import select, squared_norm
 from provi.core.types import Count, Matrix, RandomKey, Scalar
 from provi.families.bases import Normal

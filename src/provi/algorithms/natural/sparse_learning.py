@@ -22,8 +22,7 @@ import optax
 from jax.scipy.linalg import cho_solve
 
 from provi.algorithms.natural.natural_gradient import scale_from_precision
-from provi.core.checks import check_count, check_positive
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, check_positive, double_precision
 from provi.core.tree import all_finite, select
 from provi.core.types import Matrix, Scalar, Vector
 from provi.families.location_scale import Point

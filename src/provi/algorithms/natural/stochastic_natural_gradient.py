@@ -12,7 +12,7 @@ from jax.scipy.linalg import solve_triangular
 from provi.algorithms.base import AbstractAlgorithm, Progress, StepInfo, check_parts
 from provi.algorithms.guarantee import Guarantee
 from provi.algorithms.natural.trial import StepRule
-from provi.core.checks import check_positive
+from provi.core.arguments import check_positive
 from provi.core.tree import inner, select, squared_norm
 from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 from provi.estimators.whitened_residuals import ResidualMoments, residual_moments, whole_draws

@@ -15,7 +15,7 @@ import numpy as np
 from equinox import AbstractVar
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
-from provi.core.checks import check_positive
+from provi.core.arguments import check_positive
 from provi.core.tree import add_scaled, squared_norm, subtract
 from provi.core.types import Count, RandomKey, Scalar
 from provi.estimators.base import AbstractEstimator, minibatch_gradient

@@ -11,9 +11,8 @@ import math
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from provi.certificates.bounds import log_det_gap, log_det_gap_from_norm
+from provi.certificates.bounds import log_det_gap, log_det_gap_from_norm, mean_upper_bound, squared_norm_upper_bound
 from provi.certificates.monte_carlo.batch_minima import BatchMinima, times_rows
-from provi.certificates.monte_carlo.confidence import mean_upper_bound, squared_norm_upper_bound
 
 
 def log_det_gap_in_ball(centre: np.ndarray, radius: float) -> float:

@@ -14,8 +14,7 @@ from provi.certificates.certificate import Counterexample
 from provi.certificates.monte_carlo.batch_minima import times_rows
 from provi.certificates.monte_carlo.batch_sums import Frame, curvature_excess, pair_gradients, times
 from provi.certificates.monte_carlo.whitened_frame import claimed_convexity, scale_factor
-from provi.core.checks import check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, double_precision
 from provi.core.types import Count, Draws, Matrix, RandomKey, Scalar, Vector
 from provi.families.bases import AbstractBase
 from provi.families.location_scale import LocationScale, Point

@@ -4,7 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from provi.core.checks import check_count
+from provi.core.arguments import check_count
 from provi.families.exponential.base import AbstractExponentialFamily, all_finite
 
 

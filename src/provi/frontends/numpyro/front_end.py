@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.precision import default_dtype, double_precision
+from provi.core.arguments import default_dtype, double_precision
 from provi.core.types import Vector
 from provi.frontends.numpyro.model import NumPyroModel, abstractly, is_subsampled, latent_sites, mask_of, start_value
 from provi.frontends.numpyro.target import AbstractNumPyroTarget, NumPyroFiniteSum, NumPyroTarget, free_coordinates

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.core.arguments import default_dtype
 from provi.core.captured import captured
-from provi.core.precision import default_dtype
 from provi.core.types import Scalar
 
 

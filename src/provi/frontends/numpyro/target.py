@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.core.types import Draws, Indices, RandomKey, Scalar, Vector
 from provi.frontends.numpyro.model import NumPyroModel, abstractly, deterministic_sites, observed_sites
 from provi.frontends.target import AbstractModelTarget, Unravel, read_values

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.core.types import Vector
 from provi.frontends.pymc.program import PyMCProgram, Traced, in_python, without_compiler
 from provi.frontends.pymc.target import PyMCTarget, free_coordinates

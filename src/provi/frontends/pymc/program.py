@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from provi.core.precision import default_dtype
+from provi.core.arguments import default_dtype
 from provi.core.types import Vector
 from provi.frontends.target import Unravel
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.core.types import Draws, Scalar, Vector
 from provi.frontends.pymc.program import PyMCProgram, Traced, in_jax, in_python
 from provi.frontends.target import AbstractModelTarget, read_values

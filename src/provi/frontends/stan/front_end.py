@@ -7,8 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.checks import check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, double_precision
 from provi.frontends.stan.build import build_library
 from provi.frontends.stan.compiled import CompiledStan
 from provi.frontends.stan.engine import AbstractEngine, BridgeStanEngine, build_bridge, has_sources

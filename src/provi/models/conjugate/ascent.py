@@ -20,9 +20,9 @@ from provi.algorithms.mirror.conjugate_svi import (
     forgetting_rate,
 )
 from provi.algorithms.mirror.proximal_gradient import ProximalGradient
-from provi.core.outcomes import Outcome
 from provi.families.base import AnyParameters
 from provi.geometry.divergences import KL
+from provi.runtime.record import Outcome
 from provi.runtime.run import run
 
 

@@ -17,13 +17,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from provi.core.checks import check_positive
-from provi.core.outcomes import Outcome
+from provi.core.arguments import check_positive
 from provi.families.dual_gaussian import DualGaussian
 from provi.families.scales import Diagonal
 from provi.fit import fit
 from provi.models.certified_estimator import AbstractCertifiedEstimator
 from provi.result import Posterior
+from provi.runtime.record import Outcome
 from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.priors import gaussian_prior
 

@@ -10,7 +10,7 @@ from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import d2_tweedie_score
 from sklearn.utils.validation import validate_data
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.models.glm.estimator import AbstractGLM
 from provi.models.gp.prediction import log_predictive_densities, response_means
 from provi.targets.likelihoods import (

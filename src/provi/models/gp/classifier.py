@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import validate_data
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.models.certified_estimator import AbstractBinaryClassifier, read_two_classes
 from provi.models.gp.estimator import AbstractGPEstimator
 from provi.targets.likelihoods import AbstractLikelihood, BernoulliLogit, BernoulliProbit

@@ -30,13 +30,12 @@ from scipy.optimize import minimize
 
 from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient, evaluate
 from provi.algorithms.natural.trial import gap_estimate
-from provi.core.checks import check_count, check_positive
+from provi.core.arguments import check_count, check_positive, double_precision
 from provi.core.compilation import quick_jit
-from provi.core.precision import double_precision
 from provi.core.types import Scalar
 from provi.families.dual_gaussian import DualGaussian, DualPoint, dual_gaussian
 from provi.families.site_solver import SiteFactor, covariance_root, factorise
-from provi.runtime.progress import ProgressBar
+from provi.runtime.record import ProgressBar
 from provi.structures.dual import site_start
 from provi.targets.gaussian_process import GaussianProcess, kernel_matrix
 from provi.targets.likelihoods import UserLikelihood

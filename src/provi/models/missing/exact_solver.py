@@ -29,8 +29,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from provi.core.arguments import double_precision
 from provi.core.compilation import sized_jit
-from provi.core.precision import double_precision
 from provi.models.missing.conditional import Parameters, Rows
 from provi.models.missing.exact_ascent import STUCK, AscentState, ExactAscent, growth
 from provi.models.missing.likelihood import conditional_log_likelihoods

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from sklearn.utils import check_random_state
 
-from provi.core.checks import check_count, check_positive
+from provi.core.arguments import check_count, check_positive
 from provi.core.memory import available_bytes
 from provi.models.missing.conditional import Parameters, Rows
 from provi.models.missing.exact_solver import initial_parameters, solve_exact
@@ -23,7 +23,7 @@ from provi.models.missing.stochastic_solvers import (
     solve_misso,
     solve_saem,
 )
-from provi.runtime.progress import ProgressBar
+from provi.runtime.record import ProgressBar
 from provi.schedules.batch_sizes import AbstractBatchSize
 
 _BURN_IN = 10

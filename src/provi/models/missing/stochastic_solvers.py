@@ -26,9 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.incremental.misso import MISSO, MISSOState
-from provi.core.checks import check_count
+from provi.core.arguments import check_count, double_precision
 from provi.core.compilation import quick_jit, sized_jit
-from provi.core.precision import double_precision
 from provi.core.tree import all_finite
 from provi.models.missing.chains import Chains, start_chains
 from provi.models.missing.conditional import Parameters, Rows

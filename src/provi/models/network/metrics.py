@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.special import entr
 
-from provi.core.checks import as_array, check_count, check_length
+from provi.core.arguments import as_array, check_count, check_length
 
 SMALLEST = float(np.finfo(np.float32).tiny)
 """Below it float32 probabilities are rounded to 0; the negative log-likelihood of a label counts 87 nats at most."""

@@ -11,7 +11,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, MultipleLocator, NullForm
 from scipy import ndimage
 from scipy.stats import beta
 
-from provi.core.checks import as_array, check_length
+from provi.core.arguments import as_array, check_length
 from provi.models.network.metrics import calibration
 from provi.report.style import INK, PALETTE, figure_style, number
 

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.checks import check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, double_precision
 from provi.core.types import Count, RandomKey, Vector
 from provi.nets.flat_network import FlatNetwork
 from provi.targets.bayesian_network import BayesianNetwork

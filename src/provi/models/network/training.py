@@ -16,11 +16,10 @@ from provi.algorithms.incremental.misso import MISSO
 from provi.algorithms.incremental.network_surrogate import NetworkPoint, NetworkSurrogate, network_surrogate
 from provi.algorithms.incremental.paced_misso import PacedMISSO
 from provi.algorithms.incremental.sag import SAG
-from provi.core.checks import check_count, check_positive
-from provi.core.outcomes import Outcome
+from provi.core.arguments import check_count, check_positive
 from provi.families.base import AnyParameters
 from provi.result.fit import Estimate
-from provi.runtime.progress import show_throughput
+from provi.runtime.record import Outcome, show_throughput
 from provi.runtime.run import Run, run
 from provi.schedules.batch_sizes import AbstractBatchSize
 from provi.targets.bayesian_network import BayesianNetwork, check_noise

@@ -12,8 +12,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from provi.core.checks import check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, double_precision
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.report.html import tables
 from provi.report.html.figures import correlation_picture, densities_pictures, marginals_pictures, run_pictures

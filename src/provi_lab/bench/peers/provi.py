@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 import provi
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.runtime.run import run
 from provi.structures.black_box import laplace_start
 from provi_lab.bench.peers.log_density import as_data, log_density

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.pareto import SMALL_ERROR
 from provi.fit import fit

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.report.style import INK, PALETTE
 from provi_lab.common.curves import Curve, all_rows, select
 from provi_lab.common.pictures import legend_below, picture

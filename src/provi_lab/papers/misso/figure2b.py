@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from provi.algorithms.incremental.network_surrogate import NetworkSurrogate, network_surrogate
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi_lab.common.report import Claim, Report
 from provi_lab.papers.misso.lanes import START_SD, follow
 from provi_lab.papers.misso.network_page import Tables, conclude, facts_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.core.tree import squared_norm, subtract
 from provi.diagnostics.exact import exact_negative_elbo
 from provi.diagnostics.optimum import Optimum, linear_model_optimum

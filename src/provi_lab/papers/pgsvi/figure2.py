@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.report.style import INK, PALETTE
 from provi_lab.common.curves import Curve, all_rows, select
 from provi_lab.common.pictures import legend_below, picture

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.report.style import INK, PALETTE
 from provi_lab.common.pictures import picture
 from provi_lab.common.replicates import Slope, log_slope, mean_interval

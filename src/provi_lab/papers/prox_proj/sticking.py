@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from provi.algorithms import ProjSGD
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.core.tree import squared_norm, subtract
 from provi.diagnostics.optimum import linear_model_optimum
 from provi.estimators import Entropy, StickingTheLanding

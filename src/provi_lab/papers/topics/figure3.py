@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.models import CorrelatedTopicModel
 from provi.report.style import PALETTE, save_figure
 from provi_lab.common.curves import Curve, select
