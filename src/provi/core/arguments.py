@@ -4,10 +4,14 @@ A check raises a `ValueError` that names the argument and the remedy. Float64 is
 64-bit arrays switched off unless asked, and the switch is global; ProVI turns it on for the duration of its own entry
 points only. Functions that a user calls directly carry the decorator `double_precision`; everything below them is plain
 JAX.
+
+What will not fit into memory is refused before it is made.
 """
 
 import functools
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -117,3 +121,24 @@ def floating_dtype(array: Any) -> Any:
     if dtype is not None and np.issubdtype(np.dtype(dtype), np.floating):
         return jnp.dtype(dtype) if np.dtype(dtype).itemsize >= 4 else jnp.float32
     return default_dtype()
+
+
+def available_bytes(num_devices: int = 1) -> int:
+    """Memory that large arrays may take on each of the first `num_devices` devices.
+
+    Free on the accelerator, the least of them; else what the system calls available, divided among them.
+    """
+    devices = jax.devices()[:num_devices]
+    stats = [device.memory_stats() or {} for device in devices if device.platform != "cpu"]
+    if stats and all("bytes_limit" in found for found in stats):
+        return min(int(found["bytes_limit"]) - int(found.get("bytes_in_use", 0)) for found in stats)
+    return _host_bytes() // max(1, len(devices))
+
+
+def _host_bytes() -> int:
+    info = Path("/proc/meminfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -24,7 +24,7 @@ from provi.core.arguments import check_count, double_precision
 from provi.core.tree import add_scaled, squared_norm, subtract, zeros_like
 from provi.core.types import RandomKey
 from provi.estimators.base import AbstractEstimator
-from provi.estimators.reparameterised import Energy, Entropy, StickingTheLanding
+from provi.estimators.gradients import Energy, Entropy, StickingTheLanding
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point
 from provi.families.scales import Diagonal

@@ -10,8 +10,7 @@ import numpy as np
 
 from provi.certificates.bounds import at_most
 from provi.certificates.certificate import Certificate
-from provi.core.arguments import check_count
-from provi.core.memory import available_bytes
+from provi.core.arguments import available_bytes, check_count
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.loo import LeaveOneOut, leave_one_out, log_densities
 from provi.result.posterior import Posterior

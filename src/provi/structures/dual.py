@@ -15,7 +15,7 @@ from provi.certificates.build import Evidence, Query
 from provi.certificates.dual.bounds import dual_bounds, iterative_bounds
 from provi.certificates.dual.dual_pass import dual_negative_elbo
 from provi.certificates.posterior import dual_posterior_bound
-from provi.core.memory import available_bytes
+from provi.core.arguments import available_bytes
 from provi.families.base import AbstractFamily
 from provi.families.dual_gaussian import DualGaussian, DualPoint, dual_gaussian
 from provi.families.site_solver import SiteSolver, factors_fit, low_rank_suffices, site_solver, target_jitter

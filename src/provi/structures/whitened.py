@@ -16,7 +16,7 @@ import numpy as np
 from provi.algorithms.natural.laplace import laplace_approximation
 from provi.algorithms.proximal.mpsgd import MPSGD
 from provi.core.lanczos import extreme_eigenvalues
-from provi.estimators.reparameterised import Entropy, StickingTheLanding
+from provi.estimators.gradients import Entropy, StickingTheLanding
 from provi.families.base import AbstractFamily
 from provi.families.location_scale import Gaussian, LocationScale, Point
 from provi.families.scales import Diagonal, LowRank

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.arguments import as_array, check_length, double_precision, floating_dtype
-from provi.core.memory import available_bytes
+from provi.core.arguments import as_array, available_bytes, check_length, double_precision, floating_dtype
 from provi.core.types import Indices, Matrix, Scalar, Vector
 from provi.kernels import AbstractKernel, SquaredExponential
 from provi.targets.base import Constant, Constants, unknown

@@ -15,8 +15,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from provi.core.arguments import as_array, check_count, double_precision, floating_dtype
-from provi.core.memory import available_bytes
+from provi.core.arguments import as_array, available_bytes, check_count, double_precision, floating_dtype
 from provi.core.pivoted_cholesky import pivoted_cholesky
 from provi.core.types import Matrix, Scalar, Vector
 from provi.kernels import AbstractKernel, SquaredExponential

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import r2_score
 
 from provi.models import BayesianNetwork
-from provi.models.network import metrics
+from provi.models.network import predictive as metrics
 from provi.nets import Perceptron
 from provi.runtime.record import Outcome
 from provi.schedules import ConstantBatch

@@ -32,7 +32,7 @@ from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point
 from provi.families.scales import Diagonal, Triangular
 from provi.geometry.constraints import Box
-from provi.geometry.proximal import prox_negative_entropy
+from provi.geometry.operators import prox_negative_entropy
 from provi.targets.base import AbstractFiniteSum, AbstractTarget, outer_spectrum
 from provi.targets.linear_model import AbstractLinearModel
 

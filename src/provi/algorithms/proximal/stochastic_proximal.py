@@ -20,7 +20,7 @@ from provi.core.tree import add_scaled, squared_norm, subtract
 from provi.core.types import Count, RandomKey, Scalar
 from provi.estimators.base import AbstractEstimator, minibatch_gradient
 from provi.families.location_scale import LocationScale, Point
-from provi.geometry.projection import project_nondegenerate
+from provi.geometry.operators import project_nondegenerate
 from provi.schedules.averaging import AbstractAveraging
 from provi.schedules.batch_sizes import AbstractBatchSize
 from provi.schedules.sampling import AbstractSampling

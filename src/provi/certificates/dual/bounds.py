@@ -41,8 +41,8 @@ from provi.certificates.dual.dual_pass import (
     site_weights,
     sited_norm,
 )
+from provi.core.arguments import available_bytes
 from provi.core.compilation import quick_jit
-from provi.core.memory import available_bytes
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.site_solver import SiteSolver, factors_fit, site_solver, target_jitter
 from provi.targets.likelihoods import Poisson

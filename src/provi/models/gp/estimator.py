@@ -7,8 +7,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from provi.algorithms.natural.sparse_learning import learn_sparse_hyperparameters
-from provi.core.arguments import check_count
-from provi.core.memory import available_bytes
+from provi.core.arguments import available_bytes, check_count
 from provi.families.location_scale import Gaussian
 from provi.fit import fit
 from provi.kernels import AbstractKernel, SquaredExponential

@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from sklearn.utils import check_random_state
 
-from provi.core.arguments import check_count, check_positive
-from provi.core.memory import available_bytes
+from provi.core.arguments import available_bytes, check_count, check_positive
 from provi.models.missing.conditional import Parameters, Rows
 from provi.models.missing.exact_solver import initial_parameters, solve_exact
 from provi.models.missing.factor_covariance import factor_covariance

@@ -12,7 +12,7 @@ from scipy import ndimage
 from scipy.stats import beta
 
 from provi.core.arguments import as_array, check_length
-from provi.models.network.metrics import calibration
+from provi.models.network.predictive import calibration
 from provi.report.style import INK, PALETTE, figure_style, number
 
 _SIZE = (4.1, 3.5)  # inches; as the pictures of other reports

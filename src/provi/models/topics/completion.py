@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
+from provi.core.arguments import available_bytes
 from provi.core.compilation import lean_jit
-from provi.core.memory import available_bytes
 from provi.models.topics.corpus import in_chunks, out_of_chunks
 from provi.models.topics.draws import draws_from
 from provi.models.topics.model import LocalPosterior

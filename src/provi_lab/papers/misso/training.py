@@ -14,9 +14,14 @@ import jax
 import numpy as np
 
 from provi.algorithms.incremental.network_surrogate import NetworkPoint, NetworkSurrogate
-from provi.models.network.metrics import accuracy, entropy, expected_calibration_error, negative_log_likelihood
 from provi.models.network.plots import rotate
-from provi.models.network.predictive import predict_draws
+from provi.models.network.predictive import (
+    accuracy,
+    entropy,
+    expected_calibration_error,
+    negative_log_likelihood,
+    predict_draws,
+)
 from provi_lab.common.report import Claim
 from provi_lab.common.tables import Row, read_rows
 from provi_lab.papers.misso.lanes import Trace

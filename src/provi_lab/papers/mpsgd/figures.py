@@ -13,7 +13,7 @@ from provi.diagnostics.exact import exact_negative_elbo
 from provi.diagnostics.optimum import Optimum, linear_model_optimum
 from provi.families.bases import Laplace, Normal, Uniform
 from provi.families.location_scale import LocationScale, Point
-from provi.geometry.projection import project_nondegenerate
+from provi.geometry.operators import project_nondegenerate
 from provi.report.style import INK, PALETTE
 from provi.targets.regressions import LogisticRegression
 from provi.theory import mpsgd

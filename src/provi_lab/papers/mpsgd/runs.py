@@ -22,7 +22,7 @@ from provi.algorithms.base import without_guarantee
 from provi.diagnostics.exact import exact_negative_elbo
 from provi.families.bases import AbstractBase
 from provi.families.location_scale import LocationScale
-from provi.geometry.projection import BlockPreconditioner
+from provi.geometry.operators import BlockPreconditioner
 from provi.runtime.loop import Carry, advance, estimate_elbo, initial_carry
 from provi.schedules.averaging import GeometricAverage
 from provi.targets.regressions import LogisticRegression

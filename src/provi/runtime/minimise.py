@@ -1,4 +1,4 @@
-"""Minimising a split objective over an exponential family, in one call."""
+"""Minimising what is no target, in one call: a plain sum through its surrogates, a split f + h over a family."""
 
 import dataclasses
 from typing import Any
@@ -9,12 +9,42 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from provi.algorithms.base import AbstractAlgorithm
+from provi.algorithms.incremental.surrogates import AbstractSurrogate
 from provi.algorithms.mirror.proximal_gradient import ProximalGradient
 from provi.algorithms.mirror.split import Split
 from provi.core.arguments import as_array, check_count, double_precision, floating_dtype
+from provi.families.base import AnyParameters
 from provi.families.exponential import Coordinates
 from provi.runtime.record import History, Outcome
-from provi.runtime.run import run
+from provi.runtime.run import Run, run
+
+
+@double_precision
+def minimise_sum(
+    surrogate: AbstractSurrogate,
+    start: Any,
+    algorithm: AbstractAlgorithm,
+    *,
+    seed: int,
+    num_steps: int,
+    **options: Any,
+) -> Run:
+    r"""Minimise $n^{-1}\sum_iL_i(\theta)$ from `start`, any pytree of floating arrays.
+
+    `algorithm` is `MISO`, `MISSO`, `PacedMISSO`, `SAG` or a `BlockRule`.
+
+    `num_steps` visits of a batch each; the first also builds all n surrogates. `options` are those of
+    `provi.runtime.run`: `budget`, `progress`, `checkpoint`, `resume`, `stop`, ...
+
+    **Returns:** a `Run`: `point` are the parameters, `history["elbo"]` is minus the mean surrogate where it is known.
+
+    ```python
+    run = provi.runtime.minimise(surrogate, theta, MISSO(128, num_draws=10), seed=0, num_steps=1000)
+    ```
+    """
+    start = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), floating_dtype(x)), start)
+    return run(algorithm, surrogate, AnyParameters(), start, seed=seed, num_steps=num_steps, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +95,7 @@ def minimise_split(
 
     ```python
     method = ProximalGradient(KL(), step_size=0.1)
-    run = provi.runtime.minimise_split(Split(energy), Coordinates(Gamma()), mean, method, num_steps=100)
+    run = provi.runtime.minimise(Split(energy), Coordinates(Gamma()), mean, method, num_steps=100)
     ```
     """
     num_steps = check_count("num_steps", num_steps)
