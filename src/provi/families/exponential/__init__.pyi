@@ -2,6 +2,12 @@ from provi.families.exponential.base import AbstractExponentialFamily as Abstrac
 from provi.families.exponential.base import Coordinates as Coordinates
 from provi.families.exponential.base import least_fisher_eigenvalue as least_fisher_eigenvalue
 from provi.families.exponential.dirichlet import Dirichlet as Dirichlet
+from provi.families.exponential.discrete import BERNOULLI_ALPHA as BERNOULLI_ALPHA
+from provi.families.exponential.discrete import PAPER_BERNOULLI_ALPHA as PAPER_BERNOULLI_ALPHA
+from provi.families.exponential.discrete import PAPER_MULTINOMIAL_ALPHA as PAPER_MULTINOMIAL_ALPHA
+from provi.families.exponential.discrete import Bernoulli as Bernoulli
+from provi.families.exponential.discrete import Categorical as Categorical
+from provi.families.exponential.discrete import categorical_alpha as categorical_alpha
 from provi.families.exponential.full_gaussian import FullGaussian as FullGaussian
 from provi.families.exponential.full_gaussian import pack as pack
 from provi.families.exponential.full_gaussian import unpack as unpack
