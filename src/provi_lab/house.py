@@ -137,7 +137,7 @@ def draw_map(rows: list[list[str]], walk: Walk, counts: dict[str, int]) -> str:
             )
             size = counts.get(room, 0)
             words = f"{size} module" + ("" if size == 1 else "s")
-            mark = f"{number} · " if number else ""
+            mark = f"step {number} · " if number else ""
             parts.append(
                 f'<text x="{x + box - 14:.1f}" y="{y + 22}" text-anchor="end" class="size">{mark}{words}</text></g>'
             )
