@@ -25,7 +25,7 @@ import optax
 
 import provi
 from provi.algorithms import MISSO, PacedMISSO, adam
-from provi.algorithms.incremental import network_surrogate
+from provi.algorithms.incremental.network_surrogate import network_surrogate
 from provi.nets import LeNet5
 from provi.targets import BayesianNetwork
 from provi_lab.bench.record import RESULTS, make_record

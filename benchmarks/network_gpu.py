@@ -37,7 +37,7 @@ import optax
 import provi
 from provi.algorithms import MISSO, PacedMISSO, adam
 from provi.algorithms.base import without_guarantee
-from provi.algorithms.incremental import network_surrogate
+from provi.algorithms.incremental.network_surrogate import network_surrogate
 from provi.algorithms.incremental.surrogate_table import num_bytes, table_bytes
 from provi.families.base import AnyParameters
 from provi.nets import LeNet5, ResNet18

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from provi.algorithms import MISSO, BlockRule, adagrad, adam, bayes_by_backprop, momentum
-from provi.algorithms.incremental import elbo_surrogate
+from provi.algorithms.incremental.elbo_surrogate import elbo_surrogate
 from provi.algorithms.incremental.incremental import latest_elbo
 from provi.algorithms.incremental.quadratic_surrogate import QuadraticSurrogate
 from provi.families import Gaussian

@@ -8,8 +8,7 @@ import pytest
 
 import provi
 from provi.algorithms import MISSO
-from provi.algorithms.incremental import network_surrogate
-from provi.algorithms.incremental.network_surrogate import NetworkPoint
+from provi.algorithms.incremental.network_surrogate import NetworkPoint, network_surrogate
 from provi.core.tree import inner
 from provi.targets import BayesianNetwork
 

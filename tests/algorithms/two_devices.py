@@ -10,7 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from provi.algorithms import MISSO
-from provi.algorithms.incremental import network_surrogate
+from provi.algorithms.incremental.network_surrogate import network_surrogate
 from provi.algorithms.incremental.quadratic_surrogate import AbstractQuadratic, Expansion
 from provi.algorithms.incremental.surrogate_table import table_bytes
 from provi.core.arguments import double_precision

@@ -68,11 +68,10 @@ class NaturalGradientState(eqx.Module):
 class NaturalGradient(AbstractTrialDescent):
     r"""The iteration above; one step is one pass over the data, whether the trial is accepted or not.
 
-    `step_size` is the first beta; it is quadrupled after a success and divided by four after a failure, a beta above 8
-    (nearly the full step) counting as 8. For a diagonal scale the location moves by the full Newton matrix, the scale
-    by its diagonal, and a trial is accepted when the negative ELBO falls by a share of what its slope promises
-    (Armijo). `from_curvature` starts from the location of the start only, with the inverse curvature of the potential
-    there as covariance, at the cost of one pass.
+    `step_size` is the first beta; it is quadrupled after a success and divided by four after a failure. For a diagonal
+    scale the location moves by the full Newton matrix, the scale by its diagonal, and a trial is accepted when the
+    negative ELBO falls by a share of what its slope promises (Armijo). `from_curvature` starts from the location of the
+    start only, with the inverse curvature of the potential there as covariance, at the cost of one pass.
 
     **Requires** a linear model and a triangular, symmetric or diagonal scale; any base.
     **Guarantee**: descent at every accepted step (above); what is left is bounded by the certificate, not a priori.
