@@ -28,8 +28,8 @@ $(BIN)/python:
 	"$(PYTHON)" -m venv $(VENV)
 
 # One stamp an installation: it is older than these files exactly when the environment is out of date.
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[dev]'
+$(VENV)/.installed-dev: pyproject.toml src/provi_lab/pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[dev]' --editable ./src/provi_lab
 	@touch $@
 
 $(VENV)/.installed-models: pyproject.toml constraints.txt | $(BIN)/python
@@ -63,5 +63,6 @@ docs-serve: $(VENV)/.installed-dev
 	$(DOCS_ENV) $(BIN)/mkdocs serve
 
 clean:
-	rm -rf build dist out .pytest_cache .ruff_cache .import_linter_cache src/*.egg-info
+	rm -rf build dist out .pytest_cache .ruff_cache .import_linter_cache src/*.egg-info src/provi_lab/build \
+		src/provi_lab/*.egg-info
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,9 +26,9 @@ import scipy
 from scipy import stats
 
 import provi
-from provi.certificates.build import issue
 from provi.certificates.linear.bounds import linear_model_bounds
 from provi.certificates.monte_carlo.bounds import fewest_gradients
+from provi.fit import choose
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from soundness.certificate_problems import LARGE, OTHER_BASES, SMALL, black_box, problem  # noqa: E402
@@ -70,9 +70,7 @@ def coverage(names, sizes, seeds):
                 truth = chosen.gap(point)
                 for _ in range(seeds):
                     row["trials"] += 1
-                    found = issue(
-                        black_box(name, claim),
-                        chosen.family,
+                    found = choose(black_box(name, claim), chosen.family).certificate(
                         point,
                         confidence=CONFIDENCE,
                         seed=row["trials"],
@@ -116,7 +114,7 @@ def reported(way, name, size, seed):
         return result.certificate, result.posterior.point
     point = chosen.near(size, 1000 + seed)
     if way == "issue":
-        return issue(model, chosen.family, point, seed=seed), point
+        return choose(model, chosen.family).certificate(point, seed=seed), point
     target = box if "black box" in way else model
     return provi.certify(target, as_pair(chosen, point), seed=seed), point
 

@@ -1,4 +1,4 @@
-"""How often the upper bounds of provi.certificates.monte_carlo.confidence fail, and how wide they are.
+"""How often the upper bounds of provi.certificates.bounds fail, and how wide they are.
 
 `fails` is the measured failure rate over delta (1 is nominal, below is conservative; standard error 1/sqrt(trials
 delta)). For the mean, `t fails` is that of the t-interval and `width` the mean width over its width. For the squared
@@ -14,7 +14,7 @@ import time
 import numpy as np
 from scipy import stats
 
-from provi.certificates.monte_carlo.confidence import mean_bound_from_moments, squared_norm_bound_from_moments
+from provi.certificates.bounds import mean_bound_from_moments, squared_norm_bound_from_moments
 
 RATIOS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
 FLAT_FROM = 100  # beyond this dimension 1/i^2 is replaced by its average: the block is then one Wishart draw

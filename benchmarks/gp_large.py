@@ -22,13 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import provi
-import provi.defaults.dual
+import provi.structures.dual
 from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient
 from provi.algorithms.natural.iterative_natural_gradient import IterativeNaturalGradient
-from provi.bench.record import RESULTS, make_record
 from provi.families.dual_gaussian import DualPoint, dual_gaussian
 from provi.kernels import Matern12, SquaredExponential
 from provi.targets import GaussianProcess
+from provi_lab.bench.record import RESULTS, make_record
 
 KERNELS = {"smooth": (SquaredExponential(1.0, 3.0), 2), "rough": (Matern12(1.0, 3.0), 5)}
 METHODS = {"cholesky": DualNaturalGradient, "iterative": IterativeNaturalGradient}
@@ -87,7 +87,7 @@ def whole_fit(kind: str, size: int, method: str) -> dict:
     """`provi.fit` to a proven gap of 0.01 nats, compilation included; `method` "default" leaves the choice to it."""
     target = problem(kind, size)
     if method != "default":
-        provi.defaults.dual.iterate = lambda *_: method == "iterative"
+        provi.structures.dual.iterate = lambda *_: method == "iterative"
     fit, cpu, wall = timed(lambda: provi.fit(target, tol=TOLERANCE, progress=False))
     return {
         "problem": kind,

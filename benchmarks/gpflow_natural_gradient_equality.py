@@ -17,15 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient
-from provi.bench.gp_data import GP_PROBLEMS
-from provi.bench.gp_methods import GP_METHODS
-from provi.bench.methods import run_method
-from provi.bench.record import RESULTS, make_record
 from provi.families.dual_gaussian import dual_gaussian
 from provi.kernels import SquaredExponential
 from provi.targets import GaussianProcess
 from provi.targets.likelihoods import BernoulliLogit
 from provi.targets.likelihoods.moments import LinkMoments
+from provi_lab.bench.gp import GP_METHODS, GP_PROBLEMS
+from provi_lab.bench.methods import run_method
+from provi_lab.bench.record import RESULTS, make_record
 
 NODES, STEPS, SIZES = 20, 10, (0.25, 0.5)
 LIBRARIES = ("gpflow", "gpytorch", "gpjax")

@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from provi.core.compilation import enable_compilation_cache
-from provi.data.synthetic_missing import synthetic_missing
 from provi.models import MissingLogisticRegression
+from provi_lab.data.missing_tables import synthetic_missing
 
 TERMS, COLUMNS, LEVEL = 5000, 10, 0.95
 SETTINGS = [(mechanism, share) for mechanism in ("mcar", "mar") for share in (0.1, 0.3)]

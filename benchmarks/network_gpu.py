@@ -39,11 +39,11 @@ from provi.algorithms import MISSO, PacedMISSO, adam
 from provi.algorithms.base import without_guarantee
 from provi.algorithms.incremental import network_surrogate
 from provi.algorithms.incremental.surrogate_table import num_bytes, table_bytes
-from provi.bench.record import make_record
 from provi.families.base import AnyParameters
 from provi.nets import LeNet5, ResNet18
 from provi.runtime.loop import advance, initial_carry
 from provi.targets import BayesianNetwork
+from provi_lab.bench.record import make_record
 
 WAYS = {
     "": ("weight", "weights"),

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import provi
-from provi.bench.record import make_record
 from provi.models import BayesianNetwork
 from provi.nets import LeNet5
+from provi_lab.bench.record import make_record
 
 
 def measure(seed: int, options: argparse.Namespace) -> dict[str, float | int | str]:

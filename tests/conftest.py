@@ -19,11 +19,11 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 matplotlib.use("Agg")
 
-# Only modules imported while the hook is in place are checked, so it is installed before any of `provi`,
+# Only modules imported while the hook is in place are checked, so it is installed before any of them,
 # and is kept for the whole session because rooms are imported by the tests as they need them.
 # The GPU machine has no beartype: there the tests run without these checks.
 if importlib.util.find_spec("beartype") is not None:
-    install_import_hook("provi", "beartype.beartype")
+    install_import_hook(["provi", "provi_lab"], "beartype.beartype")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -11,13 +11,13 @@ from provi import theory as theory
 from provi.certificates.certificate import Certificate as Certificate
 from provi.certify import certify as certify
 from provi.core.compilation import enable_compilation_cache as enable_compilation_cache
-from provi.core.outcomes import Outcome as Outcome
 from provi.fit import fit as fit
 from provi.frontends.numpyro.front_end import from_numpyro as from_numpyro
 from provi.frontends.pymc.front_end import from_pymc as from_pymc
 from provi.frontends.stan.front_end import from_stan as from_stan
 from provi.result.fit import Fit as Fit
 from provi.result.storage import load as load
+from provi.runtime.record import Outcome as Outcome
 from provi.runtime.run import Budget as Budget
 
 __version__: str

@@ -8,22 +8,17 @@ import numpy as np
 
 from provi.certificates.approximations import as_gaussian
 from provi.certificates.bounds import GapBound, at_most
-from provi.certificates.build import issue
 from provi.certificates.certificate import Certificate, at_confidence
-from provi.certificates.comparison import difference_upper_bound, linear_difference_bound
-from provi.certificates.dual.dual_pass import dual_negative_elbo
-from provi.core.checks import check_count
-from provi.core.precision import double_precision
-from provi.defaults import run_default
-from provi.defaults.answer import Request, certificate_seed
-from provi.families.base import AbstractFamily
-from provi.families.dual_gaussian import DualGaussian
+from provi.core.arguments import check_confidence, check_count, double_precision
 from provi.families.location_scale import Gaussian
-from provi.result import Fit, Posterior
+from provi.fit import choose
+from provi.result.fit import Fit
+from provi.result.posterior import Posterior
 from provi.runtime.run import Budget, as_budget
+from provi.structures.base import AbstractStructure, Request, certificate_seed
 from provi.targets.base import AbstractTarget
 
-_REFERENCE_TOL, _DIRECT_GRADIENTS = 1e-3, 20_000
+_DIRECT_GRADIENTS = 20_000
 
 
 @double_precision
@@ -55,16 +50,13 @@ def certify(
     """
     if not isinstance(target, AbstractTarget):
         raise TypeError(f"target must be a provi target, not {type(target).__name__}.")
-    if not 0.5 < confidence < 1:
-        raise ValueError(f"confidence must lie between 0.5 and 1, not {confidence}.")
+    check_confidence(confidence)
     check_count("seed", seed, minimum=0)
-    family, point = _member(target, q)
+    structure, point = _member(target, q)
     limits = as_budget(budget)
     # Two statements share the error probability when there are two.
     level = _half(confidence) if compare else confidence
-    direct = issue(
-        target,
-        family,
+    direct = structure.certificate(
         point,
         confidence=level,
         seed=certificate_seed(seed, 10**6),
@@ -72,47 +64,40 @@ def certify(
     )
     refused = any(row.status == "violated" for row in direct.assumptions)
     if compare and not refused and target.constants.log_concave.value is not False:
-        own, better = _better_member(target, family, level, seed, limits)
-        if own.counterexample is None:
-            bound, spent = _compare(target, family, point, better, own, level, seed)
+        # A fit that does not start at q, which may be far off.
+        request = Request(structure.reference_tol, _half(level), limits, seed, {"progress": False})
+        better = structure.run(None, request)
+        if better.certificate.counterexample is None:
+            bound, spent = _compare(structure, point, better.run.point, better.certificate, level, seed)
             direct = _with_bound(direct, bound, spent)
         else:
             # The target is not what was claimed: nothing that rests on the claim is issued.
-            direct = own
+            direct = better.certificate
     return dataclasses.replace(
         at_confidence(direct, confidence),
         recompute=lambda other: certify(target, q, confidence, seed=other, budget=budget, compare=compare),
     )
 
 
-def _member(target: AbstractTarget, q: Any) -> tuple[AbstractFamily, Any]:
-    """The family and the point that q stands for."""
+def _member(target: AbstractTarget, q: Any) -> tuple[AbstractStructure, Any]:
+    """The structure of the target with q's family, and the point that q is."""
     if isinstance(q, Fit):
         q = q.posterior
     if isinstance(q, Posterior):
         if q.family.dim != target.dim:
             raise ValueError(f"q has dimension {q.family.dim}, but the target has {target.dim}.")
-        if isinstance(q.family, DualGaussian) and q.family.num_sites != getattr(target, "num_terms", None):
-            raise ValueError(
-                f"q has {q.family.num_sites} sites, one a datum of another target; pass (mean, covariance)."
-            )
-        return q.family, q.point
-    mean, spread = as_gaussian(q, target.dim)
-    if spread.ndim == 1:
-        family = Gaussian(target.dim, "diagonal")
-        return family, family.point(mean, np.sqrt(spread), target.dtype)
-    family = Gaussian(target.dim)
-    return family, family.point_from_covariance(mean, spread, target.dtype)
-
-
-def _better_member(
-    target: AbstractTarget, family: AbstractFamily, level: float, seed: int, limits: Budget
-) -> tuple[Certificate, Any]:
-    """The result of a fit, with its certificate. It does not start at q, which may be far off."""
-    exact = isinstance(family, DualGaussian) or target.linear_model() is not None
-    tol = _REFERENCE_TOL if exact else 10 * _REFERENCE_TOL
-    answer = run_default(target, family, None, Request(tol, _half(level), limits, seed, {"progress": False}))
-    return answer.certificate, answer.run.point
+        structure, point = choose(target, q.family), q.point
+    else:
+        mean, spread = as_gaussian(q, target.dim)
+        if spread.ndim == 1:
+            family = Gaussian(target.dim, "diagonal")
+            point = family.point(mean, np.sqrt(spread), target.dtype)
+        else:
+            family = Gaussian(target.dim)
+            point = family.point_from_covariance(mean, spread, target.dtype)
+        structure = choose(target, family)
+    structure.check_member(point)
+    return structure, point
 
 
 def _half(level: float) -> float:
@@ -121,32 +106,18 @@ def _half(level: float) -> float:
 
 
 def _compare(
-    target: AbstractTarget,
-    family: Any,
-    point: Any,
-    better: Any,
-    own: Certificate,
-    level: float,
-    seed: int,
+    structure: AbstractStructure, point: Any, better: Any, own: Certificate, level: float, seed: int
 ) -> tuple[GapBound, int]:
     """Bound (g) through the member `better`, whose certificate is `own`."""
     name = "through a better member (g)"
     if own.gap is None:
         return GapBound(name, math.inf, "conditional", detail="the better member has no bound"), own.num_gradients
-    linear, held = None if isinstance(family, DualGaussian) else target.linear_model(), own.confidence
-    if isinstance(family, DualGaussian):
-        values = [dual_negative_elbo(target, family, member) for member in (point, better)]
-        difference, spent = values[0][0] - values[1][0] + values[0][1] + values[1][1], 2
-    elif linear is not None:
-        difference, spent = linear_difference_bound(linear, family, point, better)
-    else:
-        difference, spent = difference_upper_bound(
-            target, family, point, better, delta=1 - _half(level), seed=certificate_seed(seed, 10**6 + 1)
-        )
-        held = level
-    detail = f"a member that is {difference:.3g} better and within {at_most(own.gap)} of the best"
-    value = float(max(difference, 0.0) + own.gap)
-    return GapBound(name, value, own.status, held, own.num_gradients, detail), own.num_gradients + spent
+    draws = {"delta": 1 - _half(level), "seed": certificate_seed(seed, 10**6 + 1)}
+    found = structure.difference(point, better, **draws)
+    held = own.confidence if found.deterministic else level
+    detail = f"a member that is {found.value:.3g} better and within {at_most(own.gap)} of the best"
+    value = float(max(found.value, 0.0) + own.gap)
+    return GapBound(name, value, own.status, held, own.num_gradients, detail), own.num_gradients + found.spent
 
 
 def _with_bound(certificate: Certificate, bound: GapBound, spent: int) -> Certificate:

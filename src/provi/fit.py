@@ -4,31 +4,29 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, check_planned
-from provi.algorithms.natural.laplace import value_and_gradient
-from provi.certificates.build import issue, with_guarantee
+from provi.certificates.build import with_guarantee
 from provi.certificates.certificate import Certificate
-from provi.core.checks import check_count, check_positive
-from provi.core.precision import double_precision
-from provi.defaults import run_default
-from provi.defaults.answer import Request, certificate_seed
+from provi.core.arguments import check_confidence, check_count, check_positive, double_precision
 from provi.families.base import AbstractFamily
-from provi.families.dual_gaussian import DualGaussian, dual_gaussian
-from provi.families.location_scale import Gaussian, LocationScale
-from provi.report.html.call import describe_call
-from provi.result import Estimate, Fit, Posterior
+from provi.result.fit import Estimate, Fit, describe_call
+from provi.result.posterior import Posterior
 from provi.runtime.loop import estimate_elbo
 from provi.runtime.run import Budget, Run, as_budget, run
+from provi.structures.base import AbstractStructure, Request, certificate_seed
+from provi.structures.black_box import BlackBox
+from provi.structures.dual import Dual
+from provi.structures.linear import Linear
+from provi.structures.whitened import WhitenedRounds
 from provi.targets.base import AbstractTarget
-from provi.targets.gaussian_process import GaussianProcess
-from provi.theory.solution_region import smallest_scale
+
+STRUCTURES: tuple[type[AbstractStructure], ...] = (Linear, Dual, BlackBox, WhitenedRounds)
+"""In the order in which they are asked; the last takes every location-scale family."""
 
 _DEFAULT_STEPS = 2000
 _ELBO_DRAWS, _ELBO_NUMBERS = 4096, 2**25  # fewer draws in many dimensions: 2^25 numbers are 256 MiB
-_LARGEST_DENSE, _LARGEST_SITES = 500, 5000
 _CERTIFICATE_GRADIENTS = (10_000, 200_000)  # after a run that the user planned: as many again, within these
 
 
@@ -55,7 +53,7 @@ def fit(
     - `family`: default the Gaussian with full covariance (diagonal above 500 dimensions, 1000 for a linear model;
       a linear model with more columns than rows and a Gaussian process keep the full one, in dual form).
     - `algorithm`: e.g. `provi.algorithms.ProxSGD.from_theorem(target, family, budget=100_000)`. The default is the
-      fastest method for the target's structure (`provi.defaults.run_default`), stopped by its certificate.
+      fastest method for the target's structure (`provi.fit.choose`), stopped by its certificate.
     - `tol`: nats. The default stops when the gap to the best member of the family is certified to be at most this.
     - `confidence`: of the certificate, where it is not deterministic.
     - `budget`: gradient evaluations, or a `provi.Budget` with steps, gradients or seconds. For a linear model
@@ -68,26 +66,17 @@ def fit(
     """
     _check_arguments(target, family, algorithm, seed)
     check_positive("tol", tol)
-    if not 0.5 < confidence < 1:
-        raise ValueError(f"confidence must lie between 0.5 and 1, not {confidence}.")
+    check_confidence(confidence)
     limits = as_budget(budget)
-    family = _default_family(target) if family is None else family
+    structure = choose(target, family)
     options: dict[str, Any] = {"progress": progress, "checkpoint": checkpoint, "resume": resume}
-    call = describe_call(
-        target, family, algorithm, tol=tol, confidence=confidence, budget=budget, seed=seed, start=start
-    )
+    asked = {"tol": tol, "confidence": confidence, "budget": budget, "seed": seed, "start": start}
+    call = describe_call(target, structure.family, algorithm, **asked)
     if algorithm is None:
-        if (
-            not isinstance(family, DualGaussian) and target.linear_model() is None
-        ):  # whose data were checked when it was made
-            _check_finite(target, target.default_location if start is None else np.asarray(start.loc))
-        request = Request(float(tol), float(confidence), limits, seed, options)
-        answer = run_default(target, family, start, request)
-        return _as_fit(target, family, answer.run, answer.certificate, seed, None, call)
-    result = _run_given(target, family, algorithm, start, {"seed": seed, "budget": limits, **options})
-    certificate = issue(
-        target,
-        family,
+        answer = structure.run(start, Request(float(tol), float(confidence), limits, seed, options))
+        return _as_fit(structure, answer.run, answer.certificate, seed, None, call)
+    result = _run_given(structure, algorithm, start, {"seed": seed, "budget": limits, **options})
+    certificate = structure.certificate(
         result.point,
         confidence=confidence,
         seed=certificate_seed(seed, 0),
@@ -95,8 +84,27 @@ def fit(
         max_gradients=int(np.clip(result.gradient_evaluations, *_CERTIFICATE_GRADIENTS)),
     )
     rejected = int(result.history["rejected_steps"][-1]) if len(result.history) else 0
-    certificate = with_guarantee(certificate, family, algorithm.guarantee, result.num_steps, rejected)
-    return _as_fit(target, family, result, certificate, seed, algorithm.guarantee, call)
+    certificate = with_guarantee(certificate, structure.family, algorithm.guarantee, result.num_steps, rejected)
+    return _as_fit(structure, result, certificate, seed, algorithm.guarantee, call)
+
+
+def choose(target: AbstractTarget, family: AbstractFamily | None = None) -> AbstractStructure:
+    """The structure of `target` with `family`, or with the family that it would choose itself. Nobody asks again.
+
+    | target and family | structure | method |
+    | --- | --- | --- |
+    | Gaussian process; linear model with more columns than rows (dual family) | `Dual` | natural gradient in N-space |
+    | linear model | `Linear` | natural gradient with exact expectations, up to 2000 dimensions |
+    | any other, Gaussian with full covariance | `BlackBox` | Laplace start, stochastic natural gradient |
+    | any other | `WhitenedRounds` | Laplace whitening, projected gradients with growing batches (MPSGD) |
+    """
+    member: Any = family
+    if member is None:
+        member = next(found for kind in STRUCTURES if (found := kind.default_family(target)) is not None)
+    for kind in STRUCTURES:
+        if kind.fits(target, member):
+            return kind(target, member)
+    raise TypeError(f"family must be e.g. provi.families.Gaussian({target.dim}), not {type(member).__name__}.")
 
 
 def _check_arguments(target: Any, family: Any, algorithm: Any, seed: Any) -> None:
@@ -114,61 +122,18 @@ def _check_arguments(target: Any, family: Any, algorithm: Any, seed: Any) -> Non
     check_count("seed", seed, minimum=0)
 
 
-def _default_family(target: AbstractTarget) -> AbstractFamily:
-    if isinstance(target, GaussianProcess):
-        return dual_gaussian(target)
-    linear = target.linear_model()
-    # With more columns than rows the best Gaussian is known by two numbers a row: no d x d matrix is needed.
-    if linear is not None and linear is target and linear.num_terms < min(target.dim, _LARGEST_SITES):
-        return dual_gaussian(target)
-    # A linear model forms a d x d matrix at each step anyway, so that a full covariance costs it little more.
-    largest = _LARGEST_DENSE if linear is None else 2 * _LARGEST_DENSE
-    return Gaussian(target.dim, "triangular" if target.dim <= largest else "diagonal")
-
-
-def _check_finite(target: AbstractTarget, loc: np.ndarray) -> None:
-    """The first evaluation, before any long work."""
-    value, gradient = value_and_gradient(target, jnp.asarray(loc, target.dtype))
-    if not np.isfinite(value):
-        raise ValueError(
-            f"The target's log density is {-float(value)} at the start. Pass start=family.point(loc, scale) with a loc "
-            f"where it is finite, or check the log density."
-        )
-    if not np.isfinite(gradient).all():
-        index = int(np.argmin(np.isfinite(np.asarray(gradient))))
-        raise ValueError(
-            f"The gradient of the target's log density is not finite at the start (coordinate {index}, "
-            f"{target.parameter_names[index]}). Pass another start=, or make the log density differentiable there."
-        )
-
-
-def _run_given(
-    target: AbstractTarget,
-    family: AbstractFamily,
-    algorithm: AbstractAlgorithm,
-    start: Any,
-    options: Any,
-) -> Run:
-    guarantee = algorithm.guarantee
+def _run_given(structure: AbstractStructure, algorithm: AbstractAlgorithm, start: Any, options: dict[str, Any]) -> Run:
+    """The run of an algorithm that the user chose, from the start and for the steps of its plan if it has one."""
+    target, family, guarantee = structure.target, structure.family, algorithm.guarantee
     if guarantee is not None:
         check_planned(algorithm, target, family)
     if guarantee is not None and start is not None:
         raise ValueError("The theorem's bound starts from its own point: pass start= to from_theorem, not to fit.")
-    point = guarantee.start if guarantee is not None else start or _default_start(target, family)
-    if not isinstance(family, DualGaussian):
-        _check_finite(target, np.asarray(point.loc))
+    point = guarantee.start if guarantee is not None else start or structure.first_point()
+    structure.check_start(point)
     algorithm = algorithm.resolve(target, family)
     num_steps = guarantee.num_steps if guarantee is not None else _planned_steps(options["budget"])
     return run(algorithm, target, family, point, num_steps=num_steps, **options)
-
-
-def _default_start(target: AbstractTarget, family: AbstractFamily) -> Any:
-    if isinstance(family, DualGaussian):
-        return family.prior_point()
-    assert isinstance(family, LocationScale)
-    smoothness = target.constants.smoothness
-    scale = smallest_scale(float(smoothness.value)) if smoothness.known else 1.0  # pyright: ignore
-    return family.point(target.default_location, scale, target.dtype)
 
 
 def _planned_steps(budget: Budget) -> int:
@@ -179,15 +144,9 @@ def _planned_steps(budget: Budget) -> int:
 
 
 def _as_fit(
-    target: AbstractTarget,
-    family: AbstractFamily,
-    result: Run,
-    certificate: Certificate,
-    seed: int,
-    guarantee: Any,
-    call: str,
+    structure: AbstractStructure, result: Run, certificate: Certificate, seed: int, guarantee: Any, call: str
 ) -> Fit:
-    elbo = result.elbo
+    target, family, elbo = structure.target, structure.family, result.elbo
     if elbo is None:
         key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)  # a stream that no step uses
         draws = int(np.clip(_ELBO_NUMBERS // target.dim, 128, _ELBO_DRAWS))

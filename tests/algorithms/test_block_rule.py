@@ -11,10 +11,10 @@ import pytest
 from provi.algorithms import MISSO, BlockRule, adagrad, adam, bayes_by_backprop, elbo_surrogate, momentum
 from provi.algorithms.incremental.incremental import latest_elbo
 from provi.algorithms.incremental.quadratic_surrogate import QuadraticSurrogate
-from provi.core.outcomes import Outcome
 from provi.families import Gaussian
 from provi.families.base import AnyParameters
 from provi.runtime.loop import RECOVERY
+from provi.runtime.record import Outcome
 from provi.schedules import PolynomialBatch, PolynomialStep, ReshuffledSampling
 from provi.targets import LogisticRegression
 from support.blocks import (

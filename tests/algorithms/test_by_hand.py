@@ -131,8 +131,8 @@ def test_optax_is_optax_by_hand():
         weights = optax.apply_updates(weights, updates)
         np.testing.assert_allclose(states[t + 1].point.loc, weights["m"], rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(states[t + 1].point.scale.matrix, weights["C"], rtol=1e-9, atol=1e-12)
-        assert float(infos[t].gradient_norm_loc) == pytest.approx(np.linalg.norm(g_m), rel=1e-9)
-        assert float(infos[t].gradient_norm_scale) == pytest.approx(np.linalg.norm(g_C), rel=1e-9)
+        assert float(infos[t].norms[0]) == pytest.approx(np.linalg.norm(g_m), rel=1e-9)
+        assert float(infos[t].norms[1]) == pytest.approx(np.linalg.norm(g_C), rel=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["triangular", "low_rank"])
@@ -161,5 +161,5 @@ def test_steps_differ_in_their_draws_and_repeat_with_the_key():
     algorithm, start = ProxSGD(PolynomialStep(1e-9, 0.6), BATCH), family.point(np.zeros(3), 0.7)
     states, infos = trajectory(algorithm, TARGET, family, start, KEY, 2)
     again, _ = trajectory(algorithm, TARGET, family, start, KEY, 2)
-    assert abs(float(infos[0].gradient_norm_loc) / float(infos[1].gradient_norm_loc) - 1) > 1e-3
+    assert abs(float(infos[0].norms[0]) / float(infos[1].norms[0]) - 1) > 1e-3
     np.testing.assert_array_equal(states[2].point.loc, again[2].point.loc)

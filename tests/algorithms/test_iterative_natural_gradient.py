@@ -11,11 +11,11 @@ from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient
 from provi.algorithms.natural.iterative_natural_gradient import IterativeNaturalGradient, estimated_elbo
 from provi.certificates.dual.bounds import iterative_bounds
 from provi.certificates.dual.dual_pass import dual_negative_elbo
-from provi.defaults import dual
-from provi.defaults.dual import SMALLEST_ITERATIVE, iterate
 from provi.families.dual_gaussian import DualPoint, dual_gaussian
 from provi.families.site_solver import site_solver
 from provi.kernels import Matern12, SquaredExponential
+from provi.structures import dual
+from provi.structures.dual import SMALLEST_ITERATIVE, iterate
 from provi.targets import GaussianProcess
 from provi.targets.likelihoods import BernoulliLogit, BernoulliProbit, Poisson, StudentT
 

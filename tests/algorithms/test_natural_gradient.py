@@ -171,7 +171,7 @@ def test_shrink_scales_the_step_size():
     algorithm = NaturalGradient(step_size=8.0).resolve(target, family)
     state = algorithm.init(start_of(family))
     _, info = step(KEY, algorithm, state, target, family, jnp.asarray(0.25))
-    assert float(info.step_size) == 2.0 and int(info.num_draws) == 1
+    assert float(info.step_size) == 2.0 and int(info.cost) == 1
     assert isinstance(NaturalGradient(step_size=3).step_size, np.ndarray)
 
 

@@ -12,10 +12,10 @@ from provi.algorithms import PacedMISSO
 from provi.algorithms.incremental import surrogate_table
 from provi.algorithms.incremental import surrogate_table as table_memory
 from provi.algorithms.incremental.quadratic_surrogate import QuadraticSurrogate
-from provi.core.outcomes import Outcome
 from provi.families.base import AnyParameters
 from provi.runtime import loop
 from provi.runtime.loop import split
+from provi.runtime.record import Outcome
 from provi.schedules import UniformSampling
 from support.blocks import (
     START,

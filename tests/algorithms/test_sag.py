@@ -8,8 +8,8 @@ import pytest
 
 from provi.algorithms import SAG
 from provi.algorithms.incremental.quadratic_surrogate import QuadraticSurrogate
-from provi.core.outcomes import Outcome
 from provi.families.base import AnyParameters
+from provi.runtime.record import Outcome
 from support.blocks import (
     START,
     SURROGATE,

@@ -11,10 +11,12 @@ from provi.algorithms import Penalty, ProximalGradient, Split
 from provi.families import Diagonal
 from provi.families.exponential import (
     Categorical,
+    Coordinates,
     UnitGaussian,
 )
 from provi.geometry import prox_negative_entropy
 from provi.geometry.divergences import KL, Euclidean, ReverseKL
+from provi.runtime import minimise as minimise_split
 
 RNG = np.random.default_rng(0)
 DESIGN, RESPONSE = RNG.normal(size=(12, 3)), RNG.normal(size=12)
@@ -48,9 +50,9 @@ def slope_by_hand(w):
     return DESIGN.T @ (DESIGN @ w - RESPONSE)
 
 
-def run(family, divergence, split, step_size, start, coordinates="mean", steps=STEPS, key=None):
-    method = ProximalGradient(family, divergence, split, step_size, coordinates)
-    return method.run(start, steps, key, keep_path=True)
+def run(family, divergence, split, step_size, start, coordinates="mean", steps=STEPS, seed=None):
+    method, space = ProximalGradient(divergence, step_size), Coordinates(family, coordinates)
+    return minimise_split(split, space, start, method, num_steps=steps, seed=seed, keep_path=True)
 
 
 @pytest.mark.parametrize("divergence", [Euclidean(), KL(), ReverseKL()], ids=lambda d: type(d).__name__)
@@ -71,9 +73,9 @@ def test_gradient_descent(divergence):
 
 def test_stochastic_gradient_descent():
     """h = 0, Euclidean, mini-batches, a schedule that falls; the batch of step k comes from fold_in(key, k)."""
-    key = jax.random.key(3)
+    key = jax.random.split(jax.random.key(3))[0]  # the other half is for records
     split = Split(PROBLEM, BatchGradient(PROBLEM))
-    answer = run(UnitGaussian(3), Euclidean(), split, lambda k: 0.02 / (k + 1.0), START, key=key)
+    answer = run(UnitGaussian(3), Euclidean(), split, lambda k: 0.02 / (k + 1.0), START, seed=3)
     w = START.copy()
     choose = jax.jit(lambda k: jax.random.choice(jax.random.fold_in(key, k), 12, (4,), replace=False))
     for k in range(STEPS):

@@ -8,8 +8,8 @@ import pytest
 from scipy import special
 
 from provi.algorithms import KLToPrior, Penalty, ProximalGradient, Split
-from provi.core.logistic_normal import SLOPES, WEIGHTS, softplus_moments
 from provi.families.exponential import (
+    Coordinates,
     DiagonalGaussian,
     FullGaussian,
     Gamma,
@@ -17,13 +17,15 @@ from provi.families.exponential import (
     unpack,
 )
 from provi.geometry.divergences import KL, QuadraticSymmetricKL
+from provi.runtime import minimise as minimise_split
+from provi.targets.likelihoods.bernoulli import SLOPES, WEIGHTS, softplus_moments
 
 STEPS = 6
 
 
-def run(family, divergence, split, step_size, start, coordinates="mean", steps=STEPS, key=None):
-    method = ProximalGradient(family, divergence, split, step_size, coordinates)
-    return method.run(start, steps, key, keep_path=True)
+def run(family, divergence, split, step_size, start, coordinates="mean", steps=STEPS, seed=None):
+    method, space = ProximalGradient(divergence, step_size), Coordinates(family, coordinates)
+    return minimise_split(split, space, start, method, num_steps=steps, seed=seed, keep_path=True)
 
 
 # A conditionally conjugate model: Poisson counts, a gamma prior on the rate. The mean-field optimum is the posterior.

@@ -13,9 +13,10 @@ from provi.algorithms import MISSO
 from provi.algorithms.incremental import network_surrogate
 from provi.algorithms.incremental.quadratic_surrogate import AbstractQuadratic, Expansion
 from provi.algorithms.incremental.surrogate_table import table_bytes
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.families.base import AnyParameters
-from provi.runtime import loop, minimise_sum
+from provi.runtime import loop
+from provi.runtime import minimise as minimise_sum
 from provi.schedules import UniformSampling
 from provi.targets import BayesianNetwork
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from provi.certificates.monte_carlo import confidence
+from provi.certificates import bounds as confidence
 
 SCALARS = {
     "chi-square 1": (lambda rng, size: rng.chisquare(1, size), 1.0),

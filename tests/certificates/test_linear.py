@@ -17,8 +17,8 @@ from provi.certificates.linear.bounds import (
     mean_part,
     prior_part,
     strong_convexity_bound,
+    whitened_pass,
 )
-from provi.certificates.linear.whitened_pass import whitened_pass
 from provi.diagnostics import linear_model_optimum
 from provi.families import Gaussian, Laplace, LocationScale, StudentT
 from support.linear_models import DIM, best_gaussian, gradients, linear_model, objective

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.certificates.linear.whitened_pass import local_curvature, whitened_pass
+from provi.certificates.linear.bounds import local_curvature, whitened_pass
 from provi.families import Gaussian
 from provi.targets import LogisticRegression, PoissonRegression
 from support.linear_models import DIM, NODES, WEIGHTS, gradients, linear_model

@@ -11,9 +11,14 @@ from scipy import special
 
 from provi.algorithms import NaturalGradient, SiteTable
 from provi.certificates.comparison import linear_difference_bound
-from provi.certificates.linear.bounds import NAMES, linear_model_bounds
-from provi.certificates.linear.whitened_pass import local_curvature, smoothed_moments, whitened_pass
-from provi.certificates.monte_carlo.tail_audit import unseen_share_of_rows
+from provi.certificates.linear.bounds import (
+    NAMES,
+    linear_model_bounds,
+    local_curvature,
+    smoothed_moments,
+    unseen_share_of_rows,
+    whitened_pass,
+)
 from provi.diagnostics import exact_negative_elbo, linear_model_optimum
 from provi.families import Gaussian
 from provi.runtime.run import run

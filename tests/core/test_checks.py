@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from provi.core import checks
-from provi.core.outcomes import Outcome
+from provi.core import arguments as checks
+from provi.runtime.record import Outcome
 
 
 def test_as_array_passes_numbers_and_keeps_the_dtype():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from provi.core.logistic_normal import softplus
+from provi.targets.likelihoods.bernoulli import softplus
 
 POINTS = jnp.asarray([-800.0, -40.0, -3.0, -1e-9, 0.0, 0.7, 30.0, 800.0])
 

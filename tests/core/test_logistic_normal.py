@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, special
 
-from provi.core.logistic_normal import (
+from provi.targets.likelihoods.bernoulli import (
     DENSITY_ERROR,
     SIGMOID_ERROR,
     SLOPES,

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.core import precision, tree
+from provi.core import arguments as precision
+from provi.core import tree
 
 X = {"a": jnp.asarray([1.0, -2.0]), "b": (jnp.asarray(3.0), jnp.asarray([[0.5, 4.0]]))}
 Y = jax.tree.map(lambda leaf: 2 * leaf + 1, X)

@@ -10,10 +10,10 @@ import optax
 import pytest
 
 import provi
-from provi.certificates.build import issue, with_guarantee
+from provi.certificates.build import with_guarantee
 from provi.diagnostics.exact import exact_negative_elbo
 from provi.diagnostics.optimum import linear_model_optimum
-from provi.fit import _check_arguments
+from provi.fit import _check_arguments, choose
 from provi.runtime.run import as_budget
 from provi.schedules import ConstantStep, UniformSampling
 
@@ -125,7 +125,7 @@ def test_a_guarantee_serves_only_what_it_was_computed_for(target):
 def test_rejected_steps_void_the_theorem(target):
     family = provi.families.Gaussian(4)
     algorithm = provi.algorithms.ProxSGD.from_theorem(target, family, budget=10)
-    certificate = issue(target, family, algorithm.guarantee.start)
+    certificate = choose(target, family).certificate(algorithm.guarantee.start)
     ledger = with_guarantee(certificate, family, algorithm.guarantee, num_steps=10, rejected_steps=2)
     assert ledger.a_priori_bound is None and ledger.theorem is None
     assert any("2 non-finite step(s) were rejected" in note for note in ledger.notes)

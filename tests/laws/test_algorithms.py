@@ -12,11 +12,10 @@ import pytest
 from laws.contracts import assert_equal_bits, assert_one_program, compilations, floating
 from laws.members import ALGORITHMS, Problem
 from provi.algorithms.base import without_guarantee
-from provi.core.outcomes import Outcome
 from provi.estimators import base as estimators_base
 from provi.families.location_scale import Point
 from provi.runtime import Budget, run
-from provi.runtime.history import FIELDS
+from provi.runtime.record import FIELDS, Outcome
 from support.members import dense, flat, in_space, quick_jit
 
 by_row = pytest.mark.parametrize("name", ALGORITHMS)

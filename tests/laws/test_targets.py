@@ -10,7 +10,7 @@ import pytest
 
 from laws.contracts import assert_one_program, floating
 from laws.members import TARGETS
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.targets import AbstractFiniteSum, AbstractLinearModel
 from support.members import flat
 

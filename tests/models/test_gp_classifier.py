@@ -13,9 +13,9 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.utils.estimator_checks import check_estimator
 
-from provi.core.outcomes import Outcome
 from provi.kernels import Matern52, SquaredExponential
 from provi.models import GPClassifier
+from provi.runtime.record import Outcome
 from provi.targets.likelihoods import BernoulliProbit
 
 RNG = np.random.default_rng(2)

@@ -10,15 +10,15 @@ import pytest
 
 import provi
 from provi.certificates.bounds import GapBound, at_most
-from provi.certificates.build import issue
 from provi.certificates.certificate import Assumption
 from provi.diagnostics import importance_diagnostics
 from provi.families import Gaussian
-from provi.report.html.call import describe_call, fingerprint
-from provi.report.html.page import render_report
+from provi.fit import choose
+from provi.report.html.page import fingerprint, render_report
 from provi.report.html.verdict import verdict
 from provi.result import Posterior
-from provi.runtime.history import History
+from provi.result.fit import describe_call
+from provi.runtime.record import History
 from support.html_page import (
     Page,
     check_pictures,
@@ -78,7 +78,7 @@ def refused(proven):
     density = provi.targets.LogDensity(lambda z: -2 * (z[0] ** 2 - 1) ** 2 - 0.5 * z[1] ** 2, dim=2)
     family = Gaussian(2)
     point = family.point(np.zeros(2), 1.0, jnp.float64)
-    posterior, certificate = Posterior(family, point, ("a", "b")), issue(density, family, point)
+    posterior, certificate = Posterior(family, point, ("a", "b")), choose(density, family).certificate(point)
     outcome = provi.Outcome.GRADIENT_BUDGET
     changed = {"posterior": posterior, "certificate": certificate, "outcome": outcome, "target": None, "call": None}
     return dataclasses.replace(proven, **changed)

@@ -5,7 +5,8 @@ import pytest
 
 import provi
 from provi.families import Gaussian
-from provi.report.html.call import describe_call, fingerprint
+from provi.report.html.page import fingerprint
+from provi.result.fit import describe_call
 
 
 @pytest.fixture(scope="module")

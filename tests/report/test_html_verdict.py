@@ -15,7 +15,7 @@ from provi.diagnostics.pareto import tail_advice
 from provi.families import Gaussian, LocationScale, StudentT
 from provi.report.html.verdict import distance_words, family_words, verdict
 from provi.result import Estimate, Fit, Posterior
-from provi.runtime.history import History
+from provi.runtime.record import History
 
 CONVEX = Assumption("potential is convex (log-concave target)", True, "proven", "Gaussian prior")
 BENT = Assumption(

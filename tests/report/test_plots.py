@@ -16,7 +16,7 @@ from provi.families import Gaussian, LocationScale, StudentT, Uniform
 from provi.report.plots.posterior import plot_correlation_matrix, plot_intervals, plot_marginals, shortened
 from provi.report.plots.run import plot_bound, plot_noise
 from provi.result import Estimate, Fit, Posterior
-from provi.runtime.history import FIELDS, History
+from provi.runtime.record import FIELDS, History
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from provi.algorithms import ProjSGD, ProxSGD
-from provi.core.outcomes import Outcome
 from provi.families import Gaussian
 from provi.runtime import Budget, run
 from provi.runtime.checkpoint import fingerprint
+from provi.runtime.record import Outcome
 from provi.schedules import GeometricAverage, ReshuffledSampling
 from provi.targets import LogisticRegression
 from support.members import flat

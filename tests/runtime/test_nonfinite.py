@@ -8,11 +8,11 @@ import pytest
 
 from provi.algorithms import MPSGD, Optax, ProxSGD
 from provi.algorithms.base import without_guarantee
-from provi.core.outcomes import Outcome
 from provi.core.tree import all_finite
 from provi.families import Diagonal, Gaussian, Point
 from provi.runtime import run
 from provi.runtime.loop import LARGEST_REJECTIONS, RECOVERY, guarded_step, initial_carry
+from provi.runtime.record import Outcome
 from provi.schedules import GeometricAverage
 from provi.targets import LogDensity
 from support.members import flat
@@ -38,7 +38,7 @@ def first_bad_step(algorithm, target, seed):
     state = algorithm.init(WIDE)
     for _ in range(500):
         state, info = step(key, algorithm, state, target, FAMILY, jnp.ones(()))
-        if not np.isfinite(float(info.gradient_norm_loc)):
+        if not np.isfinite(float(info.norms[0])):
             return int(state.step) - 1
     raise AssertionError("no bad step")
 

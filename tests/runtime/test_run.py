@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from provi.algorithms import ProxSGD
-from provi.core.outcomes import Outcome
 from provi.families import Gaussian
 from provi.runtime import Budget, loop, run
-from provi.runtime.history import FIELDS, History, recorded_steps
+from provi.runtime.record import FIELDS, History, Outcome, recorded_steps
 from provi.runtime.run import as_budget
 from provi.schedules import GeometricAverage, PolynomialBatch, PolynomialStep
 from provi.targets import Gaussian as GaussianTarget

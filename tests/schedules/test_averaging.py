@@ -54,7 +54,7 @@ def test_noise_weighted_average_with_changing_steps_and_batches(kind):
     for t in range(NUM_STEPS):
         gamma, draws = 0.2 / (t + 1) ** 0.6, int(np.ceil(2 * (t + 1) ** 0.7))
         assert float(infos[t].step_size) == pytest.approx(gamma, rel=1e-14)
-        assert int(infos[t].num_draws) == draws
+        assert int(infos[t].cost) == draws
         discount /= 1 + slope * gamma**2 / draws
         weights.append(gamma * discount)
         expected = (np.array(weights)[:, None] * iterates[: t + 1]).sum(axis=0) / sum(weights)

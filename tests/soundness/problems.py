@@ -11,9 +11,9 @@ import numpy as np
 
 from provi.core.tree import squared_norm, subtract
 from provi.diagnostics import Optimum, exact_negative_elbo, linear_model_optimum
-from provi.experiments.replicates import Recorded, replicate
 from provi.families import Laplace, LocationScale, Normal, Point, StudentT, Uniform
 from provi.targets import Gaussian, LinearRegression, LogisticRegression
+from provi_lab.common.replicates import Recorded, replicate
 
 DIM, REPLICATES, SEED = 3, 32, 20260101
 _RNG = np.random.default_rng(5)

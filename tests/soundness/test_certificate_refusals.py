@@ -7,8 +7,8 @@ import pytest
 from scipy import optimize, stats
 
 import provi
-from provi.certificates.build import issue
 from provi.families import LocationScale
+from provi.fit import choose
 from provi.targets import LogDensity
 
 
@@ -39,7 +39,7 @@ def test_targets_that_are_not_log_concave(density, claim):
     """Whatever is claimed; q covers all of the target."""
     target, family = LogDensity(density, 2, **CLAIMS[claim]), LocationScale(2)
     for seed in range(3):
-        found = issue(target, family, family.point(np.zeros(2), 2.0), seed=seed, max_gradients=4000)
+        found = choose(target, family).certificate(family.point(np.zeros(2), 2.0), seed=seed, max_gradients=4000)
         check_refused(found, target, CLAIMS[claim].get("strong_convexity", 0.0))
 
 
@@ -48,7 +48,7 @@ def test_strong_convexity_claimed_too_large(claimed, refused):
     """Curvatures 1 and 4."""
     target, family = LogDensity(gaussian, 2, strong_convexity=claimed), LocationScale(2)
     point = family.point(np.asarray([0.1, 0.0]), np.asarray([[1.0, 0.0], [0.0, 0.5]]))
-    found = issue(target, family, point, max_gradients=4000)
+    found = choose(target, family).certificate(point, max_gradients=4000)
     if refused:
         check_refused(found, target, claimed)
     else:
@@ -125,7 +125,7 @@ def check_unseen(target, mean, covariance):
     family = LocationScale(target.dim)
     point = family.point_from_covariance(mean, covariance)
     certificates = [
-        *(issue(target, family, point, seed=seed, max_gradients=4000) for seed in range(10)),
+        *(choose(target, family).certificate(point, seed=seed, max_gradients=4000) for seed in range(10)),
         provi.certify(target, (mean, covariance), seed=3),
     ]
     for found in certificates:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from provi.certificates.build import issue
 from provi.certificates.linear.bounds import linear_model_bounds
 from provi.diagnostics import exact_negative_elbo
 from provi.families import Point
 from provi.families.scales import Diagonal, Triangular
+from provi.fit import choose
 from soundness.certificate_problems import OTHER_BASES, SMALL, black_box, problem
 
 CONFIDENCE = 0.99
@@ -96,7 +96,9 @@ def test_monte_carlo_coverage(names):
                 truth = chosen.gap(point)
                 for _ in range(5):
                     trials += 1
-                    found = issue(target, chosen.family, point, confidence=CONFIDENCE, seed=trials, max_gradients=4000)
+                    found = choose(target, chosen.family).certificate(
+                        point, confidence=CONFIDENCE, seed=trials, max_gradients=4000
+                    )
                     if found.gap is not None:
                         assert (found.status, found.confidence) == ("proven", CONFIDENCE)
                         ratios[size].append(found.gap / truth)
@@ -120,7 +122,9 @@ def test_the_confidence_step(name):
             shift = np.random.default_rng(seed).normal(size=chosen.family.dim)
             move = np.linalg.cholesky(covariance) @ shift * size / np.linalg.norm(shift)
             point = chosen.family.point_from_covariance(np.asarray(chosen.optimum.point.loc) + move, covariance)
-            found = issue(target, chosen.family, point, confidence=CONFIDENCE, seed=seed, max_gradients=4000)
+            found = choose(target, chosen.family).certificate(
+                point, confidence=CONFIDENCE, seed=seed, max_gradients=4000
+            )
             assert found.status == "proven"
             ratios.append((found.gap or 0.0) / chosen.gap(point))
     assert np.sum(np.asarray(ratios) < 1) <= allowed_failures(len(ratios), NUM_COVERAGE_TESTS)
@@ -144,7 +148,9 @@ def test_distance_to_the_posterior():
                 away = loc - mean
                 product = precision @ spread
                 kl = 0.5 * (np.trace(product) - len(mean) - np.linalg.slogdet(product)[1] + away @ precision @ away)
-                found = issue(chosen.target, chosen.family, point, confidence=CONFIDENCE, seed=seed).posterior
+                found = (
+                    choose(chosen.target, chosen.family).certificate(point, confidence=CONFIDENCE, seed=seed).posterior
+                )
                 assert found is not None
                 error = np.maximum(np.abs(away), np.abs(np.sqrt(np.diag(spread)) - np.sqrt(np.diag(covariance))))
                 trials += 1
@@ -156,7 +162,9 @@ def test_distance_to_the_posterior():
 def test_verify_recomputes_with_fresh_draws():
     chosen = problem("logistic")
     point = chosen.near(0.1, 5)
-    first = issue(black_box("logistic", "strongly convex"), chosen.family, point, seed=1, max_gradients=4000)
+    first = choose(black_box("logistic", "strongly convex"), chosen.family).certificate(
+        point, seed=1, max_gradients=4000
+    )
     values = [first.gap, first.verify(2).gap, first.verify(3).gap]
     assert len(set(values)) == 3
     assert all(value is not None and value >= chosen.gap(point) for value in values)
@@ -165,7 +173,7 @@ def test_verify_recomputes_with_fresh_draws():
 
 def test_verify_of_a_deterministic_bound_is_identical():
     chosen = problem("logistic")
-    first = issue(chosen.target, chosen.family, chosen.near(0.1, 5), seed=1)
+    first = choose(chosen.target, chosen.family).certificate(chosen.near(0.1, 5), seed=1)
     again = first.verify(2)
     assert (again.gap, again.bounds) == (first.gap, first.bounds)
     assert again.kl != first.kl

@@ -18,9 +18,9 @@ from provi.algorithms import DualNaturalGradient
 from provi.certificates.dual.bounds import dual_bounds
 from provi.certificates.dual.dual_pass import dual_negative_elbo
 from provi.certificates.posterior import dual_posterior_bound
-from provi.defaults.dual_start import first_point
 from provi.families import DualPoint, dual_gaussian
 from provi.result import Posterior
+from provi.structures.dual import site_start
 from provi.targets import GaussianProcess, GeneralisedLinearModel
 from provi.targets.likelihoods import BernoulliLogit, BernoulliProbit, GaussianNoise, NegativeBinomial, Poisson
 from support.dual_oracle import Oracle, link
@@ -153,7 +153,7 @@ def test_along_the_path_of_the_algorithm():
         case = problem(kind, KERNELS["rough"], size=12)
         algorithm = DualNaturalGradient().resolve(case.target, case.family)
         step = jax.jit(lambda state, c=case, m=algorithm: m.step(None, state, c.target, c.family, 1.0)[0])
-        state, best = algorithm.init(first_point(case.target, case.family)), np.inf
+        state, best = algorithm.init(site_start(case.target, case.family)), np.inf
         for _ in range(30):
             state = step(state)
             gap, accuracy = case.gap(np.asarray(state.point.dual_mean), np.asarray(state.point.site_precision))

@@ -11,8 +11,9 @@ import pytest
 
 from provi.algorithms.mirror.proximal_gradient import ProximalGradient
 from provi.algorithms.mirror.split import KLToPrior, Split
-from provi.families.exponential import Bernoulli, DiagonalGaussian
+from provi.families.exponential import Bernoulli, Coordinates, DiagonalGaussian
 from provi.geometry.divergences import KL
+from provi.runtime import minimise as minimise_split
 from provi.theory import pgsvi, strong_growth
 from soundness.pgsvi_problems import PROBLEMS, quadratic
 
@@ -151,7 +152,8 @@ def test_compiled_iteration_and_its_report(name):
         split, family, coordinates = Split(_gaussian_energy, penalty=prior), DiagonalGaussian(1), "moments"
     else:
         split, family, coordinates = Split(_bernoulli_energy), Bernoulli(3), "mean"
-    found = ProximalGradient(family, KL(), split, steps, coordinates).run(problem.start, 120, keep_path=True)
+    space, method = Coordinates(family, coordinates), ProximalGradient(KL(), steps)
+    found = minimise_split(split, space, problem.start, method, num_steps=120, keep_path=True)
     path = run(problem, steps)[0]
     np.testing.assert_allclose(found.path, path[:, 0], rtol=1e-9)
     gap = float(problem.objective(path)[0, 0]) - problem.optimum

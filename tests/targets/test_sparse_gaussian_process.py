@@ -9,7 +9,7 @@ from scipy.stats import multivariate_normal
 
 import provi
 from provi.certificates.linear.bounds import linear_model_bounds
-from provi.core.memory import available_bytes
+from provi.core.arguments import available_bytes
 from provi.diagnostics import exact_negative_elbo
 from provi.families import Gaussian, Laplace, LocationScale
 from provi.families.location_scale import Point

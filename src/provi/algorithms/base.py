@@ -1,8 +1,18 @@
-"""What an algorithm is: pure `init`, `step`, `output` on states; the compiled loop lives in `runtime`."""
+r"""The contract of an algorithm: all that the compiled loop, the driver and the stopping rules read of it.
+
+| who | reads of the algorithm | reads of its state |
+| --- | --- | --- |
+| the loop | `init`, `step`, `cost_at`, `guards_itself`, `compile_quickly`, `donated_fields`, `arranged` | `step` |
+| its driver | `resolve`, `output`, `recorded_elbo`, `quantities`, `cost_at`, `donated_fields` | `point`, `step` |
+| stopping rules | `progress`, `cost_at` | `point`, `step` |
+
+Nothing else is read, and nothing is looked for that is not declared here. What only some methods have (a number of
+draws, say) is theirs alone.
+"""
 
 import dataclasses
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import equinox as eqx
 from equinox import AbstractVar
@@ -10,36 +20,77 @@ from equinox import AbstractVar
 from provi.algorithms.guarantee import Guarantee
 from provi.core.types import Count, RandomKey, Scalar
 from provi.families.base import AbstractFamily
-from provi.schedules.batch_sizes import AbstractBatchSize
 from provi.schedules.sampling import AbstractSampling
 from provi.targets.base import AbstractFiniteSum, AbstractTarget
 
 
+@runtime_checkable
+class State(Protocol):
+    """Where a run is: a module that holds all that the next step reads, and so all that a checkpoint holds.
+
+    What else is in it is the algorithm's own.
+    """
+
+    @property
+    def point(self) -> Any:
+        """The iterate, with the structure of the start; what is returned is `output(state)`, which may be another."""
+        ...
+
+    @property
+    def step(self) -> Count:
+        """The number of steps taken, rejected ones among them; one leaf, which the loop replaces."""
+        ...
+
+
 class StepInfo(eqx.Module):
-    """What one step tells people; the next step does not read it."""
+    """What one step tells people; the next step does not read it.
+
+    - `step_size`: in the method's own units.
+    - `cost`: gradient evaluations that it took, at most `cost_at` of its number; `history["num_draws"]`.
+    - `norms`: of the three `quantities` of the algorithm. The step is rejected if one is not finite;
+      `history["gradient_norm"]` is the root of the sum of squares of the first two.
+    """
 
     step_size: Scalar
-    num_draws: Count
-    gradient_norm_loc: Scalar
-    gradient_norm_scale: Scalar
-    point_norm: Scalar
+    cost: Count
+    norms: tuple[Scalar, Scalar, Scalar]
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """What an algorithm itself thinks of its state: numbers on the host for stopping rules, none of them proven.
+
+    - `gap`: an estimate of the excess over a (local) optimum, nats. - `negative_elbo`: of the state's point, or of the
+      last point where it was computed. NaN where not known.
+    """
+
+    gap: float = float("nan")
+    negative_elbo: float = float("nan")
 
 
 class AbstractAlgorithm(eqx.Module):
-    """A method on a family of approximations."""
+    """A method on a family of approximations: pure functions on its own kind of `State`.
 
-    num_draws: AbstractVar[AbstractBatchSize]
+    Without a default: `guarantee`, `resolve`, `init`, `step`, `output`, `cost_at`. The rest has one.
+    """
+
     guarantee: AbstractVar[Guarantee | None]
 
     guards_itself: ClassVar[bool] = False
     """Whether `step` itself keeps the old state when something is not finite: the loop then need not select."""
+
+    donated_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of the state whose large arrays the loop takes over instead of working on a copy: a table, say."""
 
     quantities: ClassVar[tuple[str, str, str]] = (
         "the gradient of the location",
         "the gradient of the scale",
         "the new parameters",
     )
-    """What the three norms of `StepInfo` are of: the words for the one that was not finite."""
+    """What the three norms of `StepInfo` are of: the words for the one that was not finite.
+
+    "" is for one that the method does not have: its norm is zero.
+    """
 
     @abstractmethod
     def resolve(self, target: Any, family: Any) -> "AbstractAlgorithm":
@@ -49,8 +100,8 @@ class AbstractAlgorithm(eqx.Module):
         """
 
     @abstractmethod
-    def init(self, point: Any) -> Any:
-        """The state at the start `point`; every state has fields `point` and `step`."""
+    def init(self, point: Any) -> State:
+        """The state at the start `point`."""
 
     @abstractmethod
     def step(self, key: RandomKey, state: Any, target: Any, family: Any, shrink: Scalar) -> tuple[Any, StepInfo]:
@@ -60,9 +111,13 @@ class AbstractAlgorithm(eqx.Module):
     def output(self, state: Any) -> Any:
         """The point to return."""
 
-    def draws_at(self, step: Count) -> Count:
-        """What step number `step` takes from a budget of gradient evaluations."""
-        return self.num_draws(step)
+    @abstractmethod
+    def cost_at(self, step: Count) -> Count:
+        """What step number `step` takes from a budget of gradient evaluations, at most: draws, data or passes."""
+
+    def arranged(self, state: Any) -> Any:
+        """The state, told how it lies on several devices: at both ends of the compiled loop, so that they agree."""
+        return state
 
     def compile_quickly(self, family: Any) -> bool:
         """Whether the loop is compiled with little optimisation: for short runs that spend their time in LAPACK."""
@@ -74,6 +129,11 @@ class AbstractAlgorithm(eqx.Module):
 
         None leaves it to a separate estimate.
         """
+        del state
+        return None
+
+    def progress(self, state: Any) -> Progress | None:
+        """For stopping rules, on the host; None while nothing has been evaluated at `state`, or if nothing ever is."""
         del state
         return None
 

@@ -1,5 +1,4 @@
 from provi.certificates.bounds import GapBound as GapBound
-from provi.certificates.build import issue as issue
 from provi.certificates.certificate import Assumption as Assumption
 from provi.certificates.certificate import Certificate as Certificate
 from provi.certificates.posterior import PosteriorBound as PosteriorBound

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from provi.core.checks import as_array, check_count, check_positive_definite
-from provi.core.precision import double_precision
+from provi.core.arguments import as_array, check_count, check_positive_definite, double_precision
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale
 

@@ -1,7 +1,8 @@
-"""Issue a certificate: choose the bounds that apply to the target, compute them, keep the grounds."""
+"""From evidence to a certificate: the verdict, the assumptions with their status, what would tighten it."""
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,25 +10,11 @@ import numpy as np
 from provi.algorithms.guarantee import Guarantee
 from provi.certificates.bounds import GapBound
 from provi.certificates.certificate import Assumption, Certificate, Counterexample
-from provi.certificates.dual.bounds import dual_bounds
-from provi.certificates.linear.bounds import linear_model_bounds
-from provi.certificates.monte_carlo.bounds import fewest_gradients, monte_carlo_bounds
-from provi.certificates.monte_carlo.convexity import find_negative_curvature
-from provi.certificates.monte_carlo.tail_audit import LARGEST_SHARE, REACH, unseen_share, unseen_share_of_rows
-from provi.certificates.posterior import PosteriorBound, dual_posterior_bound, posterior_bound
+from provi.certificates.posterior import PosteriorBound
 from provi.families.base import AbstractFamily
-from provi.families.dual_gaussian import DualGaussian
-from provi.families.location_scale import LocationScale
 from provi.targets.base import AbstractTarget, Constant, Constants
-from provi.targets.linear_model import AbstractLinearModel
-
-LARGEST_LINEAR = 2000
-"""Dimensions above which the d x d matrices of the deterministic bounds are not formed."""
 
 DEFAULT_GRADIENTS = 200_000
-
-LARGEST_STEEPNESS = 10.0
-"""Smoothness times the largest variance of q, up to which no audit of the tails is needed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,35 +28,32 @@ class Evidence:
     tails: Assumption | None = None
 
 
-def issue(
-    target: AbstractTarget,
-    family: AbstractFamily,
-    point: Any,
-    *,
-    confidence: float = 0.99,
-    seed: int = 0,
-    wanted: float | None = None,
-    max_gradients: int | None = None,
-    known: tuple[GapBound, ...] | None = None,
-) -> Certificate:
-    """The certificate of q: deterministic for linear models, by Monte Carlo otherwise, refused where convexity fails.
-
-    **Arguments:**
+@dataclasses.dataclass(frozen=True)
+class Query:
+    """What is asked of a certificate.
 
     - `confidence`: of the gap, and separately of the distance to the posterior. - `seed`: of fresh draws.
     - `wanted`: the gap that is enough; None spends `max_gradients`.
-    - `known`: the deterministic bounds at `point`, if the caller has computed them.
+    - `known`: the deterministic bounds at the point, if the caller has computed them.
     """
-    limit = DEFAULT_GRADIENTS if max_gradients is None else max_gradients
-    # Host numbers that cost a pass over the data: once for all.
-    constants = target.constants
-    evidence = _gather(target, family, point, constants, known, confidence, seed, wanted, limit)
+
+    confidence: float
+    seed: int
+    wanted: float | None
+    max_gradients: int
+    known: tuple[GapBound, ...] | None
+
+
+def build_certificate(
+    target: AbstractTarget,
+    family: AbstractFamily,
+    constants: Constants,
+    evidence: Evidence,
+    recompute: Callable[[int], Certificate],
+) -> Certificate:
+    """The certificate that the evidence amounts to: the smallest bound of the best status, with all its grounds."""
     found, bounds = evidence.counterexample, evidence.bounds
     status, gap, level = _verdict(bounds, found)
-
-    def recompute(other: int) -> Certificate:
-        return issue(target, family, point, confidence=confidence, seed=other, wanted=wanted, max_gradients=limit)
-
     posterior = None if found is not None else evidence.posterior
     return Certificate(
         status=status,
@@ -85,71 +69,6 @@ def issue(
         num_gradients=evidence.num_gradients,
         recompute=recompute,
     )
-
-
-def _gather(
-    target: AbstractTarget,
-    family: Any,
-    point: Any,
-    constants: Constants,
-    known: tuple[GapBound, ...] | None,
-    confidence: float,
-    seed: int,
-    wanted: float | None,
-    max_gradients: int,
-) -> Evidence:
-    """Every bound that applies."""
-    if isinstance(family, DualGaussian):
-        bounds = dual_bounds(target, family, point) if known is None else known
-        posterior = dual_posterior_bound(target, family, point, confidence=confidence, seed=seed)
-        return Evidence(bounds, posterior, None, len(bounds))
-
-    def distance() -> PosteriorBound | None:
-        return posterior_bound(target, family, point, confidence=confidence, seed=seed)
-
-    linear = target.linear_model()
-    if isinstance(linear, AbstractLinearModel) and target.dim <= LARGEST_LINEAR:
-        bounds = linear_model_bounds(linear, family, point) if known is None else known
-        # Only the distance to the posterior rests on draws here.
-        seen = unseen_share_of_rows(linear, point) <= LARGEST_SHARE
-        return Evidence(bounds, distance() if seen else None, None, len(bounds))
-    concave = constants.log_concave
-    if concave.status != "proven":
-        found = find_negative_curvature(target, family, point, seed=seed)
-        if found is not None or concave.value is False:
-            return Evidence((), None, found, 0)
-    if max_gradients < fewest_gradients(target.dim):
-        return Evidence((), None, None, 0)
-    tails = audit_tails(target, family, point, constants, seed)
-    if tails.status == "violated":
-        return Evidence((), None, None, 0, tails)
-    result = monte_carlo_bounds(
-        target, family, point, confidence=confidence, seed=seed, max_gradients=max_gradients, wanted=wanted
-    )
-    posterior = distance() if result.counterexample is None else None
-    return Evidence(result.bounds, posterior, result.counterexample, result.num_gradients, tails)
-
-
-def audit_tails(
-    target: AbstractTarget, family: LocationScale, point: Any, constants: Constants, seed: int
-) -> Assumption:
-    """Whether draws of q can see what the expectations are made of: by smoothness, else by `tail_audit`."""
-    statement = "draws reach what matters (batch means are nearly Gaussian)"
-    smooth = constants.smoothness
-    if smooth.status in ("proven", "declared") and smooth.value is not None:
-        # In q's coordinates the gradient is Lipschitz with this constant; a huge one can still hide a wall.
-        steepness = float(smooth.value) * float(np.max(family.marginal_standard_deviation(point))) ** 2
-        if steepness <= LARGEST_STEEPNESS:
-            reason = "smooth potential: in q's coordinates its gradient grows at most linearly, with this slope"
-            return Assumption(statement, steepness, smooth.status, reason)
-    share = unseen_share(target, family, point, seed=seed)
-    if share > LARGEST_SHARE:
-        reason = (
-            f"{share:.0%} of the gradient's variance along a line lies beyond {REACH:g} standard deviations of q, "
-            f"where draws do not come: no confidence level can be given"
-        )
-        return Assumption(statement, share, "violated", reason)
-    return Assumption(statement, share, "estimated", f"share beyond {REACH:g} standard deviations, along lines tried")
 
 
 def with_guarantee(

@@ -15,8 +15,6 @@ from rich.table import Table
 from provi.certificates.bounds import GapBound, at_most
 from provi.certificates.posterior import PosteriorBound
 
-# A place where a target is seen to be less convex than was claimed.
-
 
 @dataclasses.dataclass(frozen=True)
 class Counterexample:

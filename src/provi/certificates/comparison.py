@@ -12,17 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.certificates.linear.whitened_pass import (
-    line_arguments,
-    moments_and_errors,
-    row_rounding,
-    square_root,
-    whitened_prior,
-)
-from provi.certificates.monte_carlo.confidence import mean_upper_bound
-from provi.families.location_scale import LocationScale, Point
+from provi.algorithms.natural.natural_gradient import line_arguments
+from provi.certificates.bounds import mean_upper_bound
+from provi.certificates.linear.bounds import moments_and_errors, row_rounding
+from provi.families.location_scale import LocationScale, Point, square_root
 from provi.targets.base import AbstractTarget
 from provi.targets.linear_model import AbstractLinearModel, Rows, keep, sum_over_rows
+from provi.targets.priors import whitened_prior
 
 NUM_BATCHES, _PAIRS = 64, 16
 

@@ -5,6 +5,11 @@ H, $KL(q\|p) \le \tfrac12E_q|\nabla\log q - \nabla\log p|^2_{H^{-1}}$, and Talag
 with $W_H^2$ the least $E|z - z'|_H^2$ over couplings. For one coordinate
 $(\Delta\text{mean}_j)^2 + (\Delta\text{sd}_j)^2 \le W(q_j, p_j)^2 \le (H^{-1})_{jj}W_H^2$. Pinsker:
 $TV \le \sqrt{KL/2}$. Proofs: docs/theory/certificates.md.
+
+How far a Gaussian in dual form is from the posterior: the log-Sobolev bound of `posterior`, without inverses.
+
+With the prior's curvature $H = \Sigma_0^{-1}$ and $\nabla\log q - \nabla\log p = X'(a + \ell'(\eta) - s\circ(\eta -
+E\eta)) = X'\rho(\eta)$, $KL(q\|p) \le \tfrac12E_q|X'\rho|^2_{\Sigma_0} = \tfrac12E_q\,\rho'K\rho$.
 """
 
 import dataclasses
@@ -17,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky, eigh, solve_triangular
 
+from provi.certificates.bounds import mean_upper_bound
 from provi.certificates.dual.dual_pass import dual_pass
-from provi.certificates.monte_carlo.confidence import mean_upper_bound
 from provi.core.compilation import quick_jit
 from provi.families.bases import Normal
 from provi.families.dual_gaussian import DualGaussian, DualPoint
@@ -99,13 +104,6 @@ def _score_differences(target: AbstractTarget, family: LocationScale, point: Poi
     """grad log q - grad log p at each z = m + Cu."""
     gradients = jax.lax.map(jax.grad(target.potential), family.transform(point, u), batch_size=2 * _PAIRS)
     return family.score(point, u, point.scale.factorise()) + gradients
-
-
-# How far a Gaussian in dual form is from the posterior: the log-Sobolev bound of `posterior`, without inverses.
-#
-# With the prior's curvature $H = \Sigma_0^{-1}$ and
-# $\nabla\log q - \nabla\log p = X'(a + \ell'(\eta) - s\circ(\eta - E\eta)) = X'\rho(\eta)$,
-# $KL(q\|p) \le \tfrac12E_q|X'\rho|^2_{\Sigma_0} = \tfrac12E_q\,\rho'K\rho$.
 
 
 _SITE_PAIRS, _LARGEST_SITES = 4, 2000

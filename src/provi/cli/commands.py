@@ -1,5 +1,6 @@
 """The command line. Experiments and data sets are tables of names; there are no others in the library."""
 
+import contextlib
 import difflib
 import json
 from collections.abc import Iterable
@@ -8,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from provi.bench.command import app as bench_app
 from provi.cli.certify import certify
 from provi.cli.fit import fit
+from provi.cli.lab import import_lab
 from provi.cli.options import Json, Output, Seed
 from provi.cli.program import Program
 
@@ -35,9 +36,9 @@ def _show_version(wanted: bool) -> bool:
 
 
 def _experiments(incomplete: str) -> list[str]:
-    from provi.experiments import EXPERIMENTS
-
-    return [name for name in ("list", *EXPERIMENTS) if name.startswith(incomplete)]
+    with contextlib.suppress(ImportError):
+        return [name for name in ("list", *import_lab("papers").EXPERIMENTS) if name.startswith(incomplete)]
+    return []
 
 
 def _data_sets(incomplete: str) -> list[tuple[str, str]]:
@@ -82,10 +83,29 @@ def demo(output: Output = Path("out"), seed: Seed = 0) -> None:
       provi demo
       provi demo --output pictures
     """
-    from provi.cli.demo import demo as run_demo
+    from rich.console import Console
+
+    from provi.data.loaders import breast_cancer
+    from provi.fit import fit as run_fit
+    from provi.targets.regressions import LogisticRegression
 
     output.mkdir(parents=True, exist_ok=True)  # before the work: a folder that cannot be made is bad input
-    run_demo(output, seed)
+    console = Console()
+    data = breast_cancer()
+    console.print(f"Breast-cancer data: {data.features.shape[0]} patients, {data.features.shape[1]} measurements.")
+    console.print("Bayesian logistic regression, prior N(0, 1) on every coefficient; Gaussian approximation.\n")
+    target = LogisticRegression(data.features, data.response, prior_scale=1.0, intercept=True, names=data.names)
+    result = run_fit(target, seed=seed)
+    console.print(result.posterior.summary().table())
+    console.print(f"\nELBO {result.elbo} nats (in closed form, with a bound on its error)")
+    console.print(
+        f"{result.num_steps} natural-gradient steps, {result.gradient_evaluations} passes over the data with the "
+        f"certificate's, {result.seconds:.1f} s with compilation.\n"
+    )
+    result.certificate.print(console)
+    picture = output / "demo.png"
+    result.plot().savefig(picture, dpi=150)
+    console.print(f"\nPicture: {picture}")
 
 
 @app.command()
@@ -97,23 +117,40 @@ def reproduce(
 ) -> None:
     """Repeat an experiment of the papers.
 
-    Prints a table, writes CSV and a picture, says which claims hold.
+    Prints a table, writes CSV and a picture, says which claims hold. It is part of the lab (provi[lab]).
 
     \b
     Examples:
       provi reproduce list
       provi reproduce mpsgd-figure1 --quick
     """
-    from provi.experiments import EXPERIMENTS
-
+    papers = import_lab("papers")
     if name == "list":
-        typer.echo("\n".join(EXPERIMENTS))
+        typer.echo("\n".join(papers.EXPERIMENTS))
         return
-    if name not in EXPERIMENTS:
-        meant = _meant(name, EXPERIMENTS)
-        raise ValueError(f"There is no experiment {name!r}.{meant} Choose one of: {', '.join(EXPERIMENTS)}.")
+    if name not in papers.EXPERIMENTS:
+        meant = _meant(name, papers.EXPERIMENTS)
+        raise ValueError(f"There is no experiment {name!r}.{meant} Choose one of: {', '.join(papers.EXPERIMENTS)}.")
     output.mkdir(parents=True, exist_ok=True)
-    EXPERIMENTS[name](output, quick=quick, seed=seed)
+    papers.reproduce(name, output, quick=quick, seed=seed)
+
+
+# The words after `bench` are the lab's: options, help and errors are those of its own program.
+@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def bench(
+    words: Annotated[list[str] | None, typer.Argument(metavar="NAME [OPTIONS]", help="The benchmark.")] = None,
+) -> int | None:
+    """Measure ProVI, alone and beside its peers.
+
+    It is part of the lab (provi[lab]).
+
+    \b
+    Examples:
+      provi bench --help
+      provi bench glm --quick
+    """
+    program = typer.main.get_command(import_lab("bench.command").app)
+    return program.main(words or [], prog_name="provi bench", standalone_mode=False)
 
 
 @data_app.command("list")
@@ -166,7 +203,6 @@ def data_path(
 
 
 app.add_typer(data_app, name="data")
-app.add_typer(bench_app, name="bench")
 
 
 @app.command()

@@ -1,4 +1,6 @@
-"""`provi fit`: a model file or a table in, an approximation of the posterior with its certificate out."""
+"""`provi fit`: a model file or a table in, an approximation of the posterior with its certificate out; what is
+said about it for people, as plain data, in files.
+"""
 
 import contextlib
 import dataclasses
@@ -42,9 +44,6 @@ from provi.cli.table_models import Problem, fit_missing, make_problem
 from provi.fit import fit as run_fit
 from provi.result import Fit
 from provi.runtime.run import Budget
-
-# The fit of a problem, and what is said about it: for people, as plain data, in files.
-
 
 _LISTED, _LISTED_VALUES = 40, 10  # rows of the summary: of parameters, and of the values of a process
 # Draws for k-hat, where target and family hold so many numbers and where they hold more. With 2000 draws k-hat of a

@@ -1,4 +1,7 @@
-"""The models of `provi fit TABLE`: each a target made from the encoded table, with its prior in words."""
+"""The models of `provi fit TABLE`: each a target made from the encoded table, with its prior in words.
+
+`--model missing-logistic`: maximum likelihood on incomplete rows, whose gap is estimated, not proven.
+"""
 
 import dataclasses
 import re
@@ -76,9 +79,6 @@ def _process(data: TableData, seed: int, progress: bool | None) -> Problem:
     words = f"Gaussian-process {'classification' if labels else 'regression'}, squared-exponential kernel: {said}."
     caution = "The hyperparameters are a local maximum of the ELBO; the certificate is about the fit that they define."
     return Problem(found, f"{words}\n{caution}", learnt.start, numbers)
-
-
-# `--model missing-logistic`: maximum likelihood on incomplete rows, whose gap is estimated, not proven.
 
 
 def fit_missing(data: TableData, tol: float, seed: int, progress: bool) -> Answer:

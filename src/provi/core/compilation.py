@@ -1,4 +1,4 @@
-"""Less waiting for the compiler: a cache on disk, and quick compilation where the machine code hardly matters."""
+"""Less waiting for the compiler: a cache on disk, quick compilation where machine code hardly matters, shared sizes."""
 
 import os
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.experimental.compilation_cache import compilation_cache
 
-from provi.core.checks import check_count
+from provi.core.arguments import check_count
 
 _SMALLEST_SECONDS = 0.1
 
@@ -103,12 +103,10 @@ def enable_compilation_cache(folder: str | Path | None = None) -> Path:
     return chosen
 
 
-# Sizes rounded up, so that data of similar size share one compiled program.
-
-
 def padded_size(size: int, smallest: int) -> int:
     """`size` rounded up to a multiple of `smallest`, or of an eighth of its power of two if that is more.
 
+    So that data of similar size share one compiled program.
     At most an eighth is wasted on large sizes, and between n and 2n there are at most eight programs to compile.
     """
     step = smallest

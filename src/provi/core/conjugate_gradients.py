@@ -1,4 +1,4 @@
-"""Preconditioned conjugate gradients for many right-hand sides, and the preconditioner for identity plus low rank."""
+"""Positive definite operators known by their action: systems by preconditioned conjugate gradients, determinants."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,6 +12,9 @@ from provi.core.types import Count, RandomKey, Scalar, Vector
 
 Columns = Float[Array, "dim columns"]
 """Vectors side by side, one a column."""
+
+
+_PROBES = 32
 
 
 class LinearSolution(NamedTuple):
@@ -119,17 +122,6 @@ def _norms(columns: Columns) -> Float[Array, " columns"]:
     return jnp.sqrt(jnp.sum(columns**2, axis=0))
 
 
-# The log determinant of a positive definite operator known by its action, by stochastic Lanczos quadrature.
-#
-# $\log|A| = \mathrm{tr}\log A = E\,z'(\log A)z$ for signs z, each by Gauss quadrature: with T the Lanczos matrix of A
-# from $z/|z|$, $z'(\log A)z \approx |z|^2e_1'(\log T)e_1$ (Ubaru, Chen and Saad 2017). The standard error is that of
-# the
-# probes; that of the quadrature falls geometrically with the number of steps, at the rate of conjugate gradients.
-
-
-_PROBES = 32
-
-
 def stochastic_log_det(
     multiply: Callable[[Columns], Columns],
     key: RandomKey,
@@ -138,7 +130,11 @@ def stochastic_log_det(
     num_steps: int,
     dtype: Any,
 ) -> tuple[Scalar, Scalar]:
-    """The estimate of log |A| and its standard error over the probes.
+    r"""log |A| by stochastic Lanczos quadrature: the estimate and its standard error over the probes.
+
+    $\log|A| = \mathrm{tr}\log A = E\,z'(\log A)z$ for signs z, each by Gauss quadrature: with T the Lanczos matrix of A
+    from $z/|z|$, $z'(\log A)z \approx |z|^2e_1'(\log T)e_1$ (Ubaru, Chen and Saad 2017). The standard error is that of
+    the probes; that of the quadrature falls geometrically with the number of steps, at the rate of conjugate gradients.
 
     **Arguments:**
 

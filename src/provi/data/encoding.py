@@ -1,7 +1,9 @@
-r"""Columns of a table made into a matrix of features.
+r"""Columns of a table made into a matrix of features, and one of them into a response.
 
 A column of numbers becomes $(x - c)/s$, c and s its mean and standard deviation; a category with the levels
 $l_0 < l_1 < \dots$ becomes indicators $1\{x = l_1\}, 1\{x = l_2\}, \dots$, with $l_0$ as the reference.
+
+A response is labels of two classes, counts, or real numbers.
 """
 
 import dataclasses
@@ -14,6 +16,9 @@ from provi.data.tables import Column, Columns, as_number, is_missing, is_numeric
 
 _FEW_LEVELS = 10
 """A text column with more levels than this, and than half of its rows, is taken for names or dates."""
+
+
+_LISTED = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +119,7 @@ def check_category(name: str, column: Column) -> None:
         )
 
 
-def levels_of(column: Column) -> tuple[list[str], np.ndarray]:
+def _levels_of(column: Column) -> tuple[list[str], np.ndarray]:
     """The sorted levels as texts, and for each row the place of its own, -1 where it is missing."""
     present = ~is_missing(column)
     unique, places = np.unique(column[present].astype(float if is_numeric(column) else str), return_inverse=True)
@@ -124,7 +129,7 @@ def levels_of(column: Column) -> tuple[list[str], np.ndarray]:
 
 
 def _encode_category(name: str, column: Column) -> tuple[np.ndarray, EncodedColumn | None]:
-    levels, membership = levels_of(column)
+    levels, membership = _levels_of(column)
     if len(levels) < 2:
         return np.zeros((len(column), 0)), None
     indicators = (membership[:, None] == np.arange(1, len(levels))[None, :]).astype(float)
@@ -149,12 +154,6 @@ def _encode_numbers(name: str, column: Column, standardise: bool) -> tuple[np.nd
     return ((column - encoded.centre) / encoded.scale)[:, None], encoded
 
 
-# A column of a table as the response of a model: labels of two classes, counts, real numbers.
-
-
-_LISTED = 6
-
-
 @dataclasses.dataclass(frozen=True)
 class Response:
     """The numbers that a model takes, and what they mean, in words."""
@@ -171,7 +170,7 @@ def binary_response(name: str, column: Column, positive: str | None = None) -> R
     """
     if is_numeric(column):
         _check_finite(name, column)
-    levels, membership = levels_of(column)
+    levels, membership = _levels_of(column)
     listed = ", ".join(map(repr, levels[:_LISTED])) + (", ..." if len(levels) > _LISTED else "")
     if len(levels) == 1:
         raise ValueError(f"Column {name!r} has one class only, {listed}: rows of two classes are needed.")

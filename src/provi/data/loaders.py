@@ -1,4 +1,4 @@
-"""Real data sets by name: from a folder of the user's, from the cache, or from their public source."""
+"""Real data sets by name: from a folder of the user's, the cache, or the public source; one is scikit-learn's."""
 
 import dataclasses
 import hashlib
@@ -13,8 +13,6 @@ import numpy as np
 
 from provi.data.sources import SOURCES, Source
 
-# Data sets that come with scikit-learn.
-
 
 @dataclasses.dataclass(frozen=True)
 class Table:
@@ -23,22 +21,6 @@ class Table:
     features: np.ndarray
     response: np.ndarray
     names: tuple[str, ...]
-
-
-def breast_cancer(standardise: bool = True) -> Table:
-    """The Wisconsin breast-cancer data, 569 x 30, response 1 = malignant; columns standardised by default."""
-    try:
-        from sklearn.datasets import load_breast_cancer
-    except ImportError:
-        raise ImportError("This data set comes with scikit-learn: pip install 'provi[models]'.") from None
-    data = load_breast_cancer()
-    features = np.asarray(data.data, np.float64)  # pyright: ignore[reportAttributeAccessIssue]
-    if standardise:
-        features = (features - features.mean(axis=0)) / features.std(axis=0)
-    # scikit-learn codes malignant as 0; the event of interest is 1 here.
-    response = 1 - np.asarray(data.target)  # pyright: ignore[reportAttributeAccessIssue]
-    names = tuple(str(name) for name in data.feature_names)  # pyright: ignore[reportAttributeAccessIssue]
-    return Table(features, response, names)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,6 +67,22 @@ def load(name: str) -> Dataset:
     """
     with np.load(path(name), allow_pickle=False) as archive:
         return Dataset(name, {key: archive[key] for key in archive.files})
+
+
+def breast_cancer(standardise: bool = True) -> Table:
+    """The Wisconsin breast-cancer data, 569 x 30, response 1 = malignant; columns standardised by default."""
+    try:
+        from sklearn.datasets import load_breast_cancer
+    except ImportError:
+        raise ImportError("This data set comes with scikit-learn: pip install 'provi[models]'.") from None
+    data = load_breast_cancer()
+    features = np.asarray(data.data, np.float64)  # pyright: ignore[reportAttributeAccessIssue]
+    if standardise:
+        features = (features - features.mean(axis=0)) / features.std(axis=0)
+    # scikit-learn codes malignant as 0; the event of interest is 1 here.
+    response = 1 - np.asarray(data.target)  # pyright: ignore[reportAttributeAccessIssue]
+    names = tuple(str(name) for name in data.feature_names)  # pyright: ignore[reportAttributeAccessIssue]
+    return Table(features, response, names)
 
 
 def path(name: str) -> Path:

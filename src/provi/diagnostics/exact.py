@@ -13,8 +13,8 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from provi.certificates.linear.whitened_pass import check_normal
-from provi.core.precision import double_precision
+from provi.algorithms.natural.natural_gradient import check_normal
+from provi.core.arguments import double_precision
 from provi.core.types import Matrix, Scalar
 from provi.families.bases import StudentT, Uniform
 from provi.families.location_scale import LocationScale, Point

@@ -22,8 +22,7 @@ from jaxtyping import Array, Float
 from rich.console import Console
 from rich.table import Table
 
-from provi.core.checks import check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, double_precision
 from provi.core.types import RandomKey
 from provi.diagnostics.pareto import FEWEST_WEIGHTS, SMALL_ERROR, pareto_k, tail_advice
 from provi.families.base import AbstractFamily

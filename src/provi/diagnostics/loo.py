@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.special import logsumexp
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.core.types import Draws
 from provi.diagnostics.pareto import FEWEST_WEIGHTS, SMALL_ERROR, usable_k
 from provi.families.base import AbstractFamily
@@ -178,9 +178,6 @@ def _smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     if not np.isfinite(tail) or np.isnan(smooth).any():
         return plain, np.nan
     return smooth - normaliser, tail
-
-
-# log p and log q of draws.
 
 
 _NUMBERS_AT_ONCE = 2**20

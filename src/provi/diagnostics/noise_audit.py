@@ -3,6 +3,8 @@ r"""How noisy the gradient estimators are at a point, measured and as the theory
 An estimator $\hat g$ of $g = \nabla l$ (energy) or $\nabla f$ (the others) from one draw has the variance
 $E|\hat g - g|^2$ and the second moment $E|\hat g|^2 = E|\hat g - g|^2 + |g|^2 \le a|w - w^\star|^2 + b$, in the
 Euclidean norm of the free entries of $(m, C)$. Energy and entropy differ by a constant: their variances are equal.
+
+The theory's bounds on the noise of the gradient estimators at one point, where its constants are known.
 """
 
 import dataclasses
@@ -18,12 +20,11 @@ from jaxtyping import Array, Float
 from rich.console import Console
 from rich.table import Table
 
-from provi.core.checks import check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, double_precision
 from provi.core.tree import add_scaled, squared_norm, subtract, zeros_like
 from provi.core.types import RandomKey
 from provi.estimators.base import AbstractEstimator
-from provi.estimators.reparameterised import Energy, Entropy, StickingTheLanding
+from provi.estimators.gradients import Energy, Entropy, StickingTheLanding
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point
 from provi.families.scales import Diagonal
@@ -32,8 +33,6 @@ from provi.targets.gaussian import Gaussian
 from provi.targets.regressions import LinearRegression
 from provi.theory import noise
 from provi.theory.solution_region import mode_distance_bound, reference_distance_squared_bound, smallest_scale
-
-# The theory's bounds on the noise of the gradient estimators at one point, where its constants are known.
 
 
 def noise_bounds(

@@ -1,4 +1,8 @@
-r"""The best approximation itself, to machine precision: the oracle that bounds and runs are measured against."""
+r"""The best approximation itself, to machine precision: the oracle that bounds and runs are measured against.
+
+Its Newton iterations are compiled loops of their own, not `runtime`'s: what a run is measured against must not share
+its code, and there is nothing to record, resume or budget.
+"""
 
 import dataclasses
 from typing import Any
@@ -9,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 from provi.diagnostics.exact import (
     LineRule,

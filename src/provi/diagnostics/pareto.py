@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from provi.core.checks import as_array
+from provi.core.arguments import as_array
 
 GOOD_K, USABLE_K = 0.5, 0.7
 """Vehtari, Simpson, Gelman, Yao and Gabry (2024): below 1/2 the weights have a variance; above 0.7 no number of

@@ -57,11 +57,11 @@ class AbstractFamily(eqx.Module):
         """H(q)."""
 
 
-# Parameters that are no distribution's: what stands in a family's place when a plain sum is minimised.
-
-
 class AnyParameters(eqx.Module):
-    """Any pytree of finite floating arrays."""
+    """Parameters that are no distribution's: any pytree of finite floating arrays.
+
+    It stands in a family's place when a plain sum is minimised.
+    """
 
     def check_point(self, point: Any) -> None:
         """`ValueError` unless every leaf of `point` is a floating array without NaN or infinity."""

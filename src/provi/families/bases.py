@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 from scipy import optimize, special
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 
 
@@ -245,12 +245,9 @@ def _log_sphere_area(dim: int) -> float:
     return math.log(2) + 0.5 * dim * math.log(math.pi) - math.lgamma(dim / 2)
 
 
-# Quantiles of one coordinate of a spherical base, for credible intervals.
-
-
 @functools.singledispatch
 def marginal_quantile(base: AbstractBase, dim: int, probability: float) -> float:
-    """The value x with P(u_1 <= x) = `probability`, u_1 a coordinate of `base` in dimension `dim`."""
+    """The value x with P(u_1 <= x) = `probability`, u_1 a coordinate of `base` in `dim` dimensions: for intervals."""
     raise TypeError(f"There is no quantile function for {type(base).__name__}.")
 
 

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.checks import as_array, check_count, check_positive_definite
-from provi.core.precision import double_precision
+from provi.core.arguments import as_array, check_count, check_positive_definite, double_precision
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 from provi.families.base import AbstractFamily
 from provi.families.bases import AbstractBase, Normal, StudentT
@@ -184,6 +183,17 @@ class LocationScale(AbstractFamily):
                 return jnp.sqrt(basis(matrix))
             case _:
                 return jnp.sqrt(jnp.diagonal(point.scale.covariance()))
+
+
+def square_root(point: Point) -> np.ndarray:
+    """A matrix C with CC' the covariance, on the host in float64."""
+    match point.scale:
+        case Diagonal(diagonal=diagonal):
+            return np.diag(np.asarray(diagonal, np.float64))
+        case Triangular(matrix=matrix) | Symmetric(matrix=matrix):
+            return np.asarray(matrix, np.float64)
+        case scale:
+            return np.linalg.cholesky(np.asarray(scale.covariance(), np.float64))
 
 
 def Gaussian(dim: int | None = None, scale: str = "triangular", *, rank: int = 5) -> Any:

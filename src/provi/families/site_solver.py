@@ -1,5 +1,13 @@
-r"""The linear algebra of `site_factor` without a matrix of the size of K beside K: low rank, then conjugate gradients.
+r"""The linear algebra of a Gaussian $q \propto N(0, K)\prod_n\exp(-s_n\eta_n^2/2)$, without $K^{-1}$ or $1/s_n$.
 
+$V^{-1} = K^{-1} + S$ with $S = \mathrm{diag}(s)$. Two ways: factors, and a solver without a matrix beside K.
+
+**`SiteFactor`.** Where every $s_n \ge 0$, with $B = I + S^{1/2}KS^{1/2} = LL'$ (eigenvalues at least 1, however
+ill-conditioned K is): $V = K - T'T$, $T = L^{-1}S^{1/2}K$, and $(I + SK)^{-1} = I - S^{1/2}B^{-1}S^{1/2}K$.
+Where some $s_n$ may be negative (likelihoods that are not log-concave), with a root $K = RR'$ and
+$B = I + R'SR = LL'$, positive definite exactly when V is: $V = T'T$, $T = L^{-1}R'$. In both, $|B| = |K||V|^{-1}$.
+
+**`SiteSolver`.** No matrix of the size of K beside K: low rank, then conjugate gradients.
 $K = PP' + R + jI$ with P a pivoted Cholesky factor of rank r of $K - jI$, j the jitter and $R \succeq 0$. The jitter is
 exact: with $D = I + jS$ and $s' = s/(1 + js)$, $B = I + S^{1/2}KS^{1/2} = D^{1/2}B'D^{1/2}$,
 $B' = I + S'^{1/2}(PP' + R)S'^{1/2}$, $\log|B| = \sum\log(1 + js_n) + \log|B'|$ and $V = jD^{-1} + D^{-1}V'D^{-1}$. Then
@@ -32,6 +40,59 @@ from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 
 LARGEST_RANK, BLOCK, MOST_PRODUCTS = 512, 256, 500
 """Of P; columns solved at a time; products with K for a block of them."""
+
+
+class SiteFactor(eqx.Module):
+    """The factorisation at the site precisions s: L, T, the diagonal of V and log |B|."""
+
+    precision: Vector
+    lower: Matrix
+    half: Matrix
+    variance: Vector
+    log_det: Scalar
+    whitened: bool = eqx.field(static=True)
+
+    def covariance_times(self, gram: Matrix, vector: Vector) -> Vector:
+        """V c."""
+        product = self.half.T @ (self.half @ vector)
+        return product if self.whitened else gram @ vector - product
+
+    def apply_inverse(self, gram: Matrix, vector: Vector) -> Vector:
+        """(I + S K)^-1 c."""
+        if self.whitened:
+            return vector - self.precision * self.covariance_times(gram, vector)
+        root = jnp.sqrt(self.precision)
+        return vector - root * cho_solve((self.lower, True), root * (gram @ vector))
+
+
+def factorise(gram: Matrix, precision: Vector, root: Any = None) -> SiteFactor:
+    """The factorisation for site precisions `precision`; they may be negative if a `root` R of K = RR' is given."""
+    identity = jnp.eye(gram.shape[0], dtype=gram.dtype)
+    if root is None:
+        half = jnp.sqrt(precision)
+        lower = _cholesky(identity + half[:, None] * gram * half[None, :])
+        half = solve_triangular(lower, half[:, None] * gram, lower=True)
+        variance = jnp.diagonal(gram) - jnp.sum(half**2, axis=0)
+    else:
+        inner = root.T @ (precision[:, None] * root)
+        lower = _cholesky(identity + inner)
+        half = solve_triangular(lower, root.T, lower=True)
+        variance = jnp.sum(half**2, axis=0)
+    # Rounding may leave a variance below zero where K is singular.
+    variance = jnp.where(variance < 0, jnp.zeros_like(variance), variance)
+    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(lower)))
+    return SiteFactor(precision, lower, half, variance, log_det, root is not None)
+
+
+def _cholesky(matrix: Matrix) -> Matrix:
+    """Only the lower triangle is read: `jnp.linalg.cholesky` would first make a symmetric copy."""
+    return jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
+
+
+def covariance_root(gram: Matrix) -> Matrix:
+    """R with RR' = K for any positive semi-definite K, singular ones too."""
+    values, vectors = jnp.linalg.eigh((gram + gram.T) / 2)
+    return vectors * jnp.sqrt(jnp.maximum(values, jnp.zeros_like(values)))[None, :]
 
 
 class SiteVariances(NamedTuple):
@@ -215,65 +276,3 @@ def low_rank_suffices(solver: SiteSolver, precision: Any, tolerance: float = 1e-
     """Whether variances need no conjugate gradients while no site precision is above `precision`."""
     # The bound on the error grows with s, relative to the variance, which falls.
     return solver.low_rank_variances(jnp.full_like(solver.residual, 1) * precision, tolerance)[3]
-
-
-# The linear algebra of a Gaussian $q \propto N(0, K)\prod_n\exp(-s_n\eta_n^2/2)$, without $K^{-1}$ or $1/s_n$.
-#
-# $V^{-1} = K^{-1} + S$ with $S = \mathrm{diag}(s)$. Where every $s_n \ge 0$, with $r = \sqrt s$ and
-# $B = I + S^{1/2}KS^{1/2} = LL'$ (eigenvalues at least 1, however ill-conditioned K is):
-# $V = K - T'T$, $T = L^{-1}S^{1/2}K$, and $(I + SK)^{-1} = I - S^{1/2}B^{-1}S^{1/2}K$.
-# Where some $s_n$ may be negative (likelihoods that are not log-concave), with a root $K = RR'$ and
-# $B = I + R'SR = LL'$, positive definite exactly when V is: $V = T'T$, $T = L^{-1}R'$. In both, $|B| = |K||V|^{-1}$.
-
-
-class SiteFactor(eqx.Module):
-    """The factorisation at the site precisions s: L, T, the diagonal of V and log |B|."""
-
-    precision: Vector
-    lower: Matrix
-    half: Matrix
-    variance: Vector
-    log_det: Scalar
-    whitened: bool = eqx.field(static=True)
-
-    def covariance_times(self, gram: Matrix, vector: Vector) -> Vector:
-        """V c."""
-        product = self.half.T @ (self.half @ vector)
-        return product if self.whitened else gram @ vector - product
-
-    def apply_inverse(self, gram: Matrix, vector: Vector) -> Vector:
-        """(I + S K)^-1 c."""
-        if self.whitened:
-            return vector - self.precision * self.covariance_times(gram, vector)
-        root = jnp.sqrt(self.precision)
-        return vector - root * cho_solve((self.lower, True), root * (gram @ vector))
-
-
-def factorise(gram: Matrix, precision: Vector, root: Any = None) -> SiteFactor:
-    """The factorisation for site precisions `precision`; they may be negative if a `root` R of K = RR' is given."""
-    identity = jnp.eye(gram.shape[0], dtype=gram.dtype)
-    if root is None:
-        half = jnp.sqrt(precision)
-        lower = _cholesky(identity + half[:, None] * gram * half[None, :])
-        half = solve_triangular(lower, half[:, None] * gram, lower=True)
-        variance = jnp.diagonal(gram) - jnp.sum(half**2, axis=0)
-    else:
-        inner = root.T @ (precision[:, None] * root)
-        lower = _cholesky(identity + inner)
-        half = solve_triangular(lower, root.T, lower=True)
-        variance = jnp.sum(half**2, axis=0)
-    # Rounding may leave a variance below zero where K is singular.
-    variance = jnp.where(variance < 0, jnp.zeros_like(variance), variance)
-    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(lower)))
-    return SiteFactor(precision, lower, half, variance, log_det, root is not None)
-
-
-def _cholesky(matrix: Matrix) -> Matrix:
-    """Only the lower triangle is read: `jnp.linalg.cholesky` would first make a symmetric copy."""
-    return jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
-
-
-def covariance_root(gram: Matrix) -> Matrix:
-    """R with RR' = K for any positive semi-definite K, singular ones too."""
-    values, vectors = jnp.linalg.eigh((gram + gram.T) / 2)
-    return vectors * jnp.sqrt(jnp.maximum(values, jnp.zeros_like(values)))[None, :]

@@ -1,4 +1,4 @@
-r"""Convex sets of parameters, boxes and balls, and how far from stationary a point of one is.
+r"""Convex sets of parameters, boxes and balls: how far from stationary a point of one is, and quadratics over them.
 
 **Stationarity** (paper 001, equation 14). For a convex set $\Theta$ and a function with gradient $\nabla$ at
 $\bar\theta \in \Theta$ let $g = \inf_{\theta\in\Theta\setminus\bar\theta}
@@ -29,9 +29,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_factor, cho_solve
 
-from provi.core.checks import check_positive
+from provi.core.arguments import check_positive
 from provi.core.tree import inner, scale, squared_norm, subtract
 from provi.core.types import Flag, Scalar, Vector
+
+_TOLERANCE, _MOST_STEPS, _MOST_NEWTON_STEPS = 1e-10, 100_000, 100
 
 
 class AbstractConstraint(eqx.Module):
@@ -161,28 +163,20 @@ def stationarity(gradient: Any, point: Any, constraint: AbstractConstraint | Non
     return jnp.sqrt(squared_norm(descent))
 
 
-# The minimiser of $\frac12x^\top Ax-h^\top x$ over a box or a ball, $A$ symmetric and positive (semi)definite.
-#
-# - No constraint: $A^{-1}h$. - $A$ a multiple $a$ of the identity: the projection of $h/a$.
-# - $A$ diagonal, a box: $h/A$ clipped, as the problem falls into one for each entry.
-# - Ball, centre $c$, radius $r$: with $y = x-c$, $b = h-Ac$ the conditions of optimality are $(A+\lambda I)y = b$,
-#   $\lambda \ge 0$, $|y| \le r$, one of the last two an equality. In the eigenvectors of $A$ this is one equation,
-#   $s(\lambda) = (\sum_i\beta_i^2/(a_i+\lambda)^2)^{-1/2} = r$. $s$ is concave and increasing (Reinsch), so that
-#   Newton's
-#   method from a $\lambda$ below the root rises to it and never passes it; $\max_i(|\beta_i|/r-a_i)$ is such a
-#   $\lambda$,
-#   as $1/s \ge |\beta_i|/(a_i+\lambda)$.
-# - $A$ full, a box: accelerated projected gradient, restarted when it turns uphill, with the entries scaled to
-#   $A_{ii} = 1$ (a box stays a box), until $|x-P(x-\nabla)|$ is $10^{-10}$ of the size of $x$ and $h$.
-
-
-_TOLERANCE, _MOST_STEPS, _MOST_NEWTON_STEPS = 1e-10, 100_000, 100
-
-
 def minimise_quadratic(
     curvature: Any, linear: Any, constraint: AbstractConstraint | None = None, start: Any = None
 ) -> Any:
-    r"""$\arg\min_{x\in\Theta}\frac12x^\top Ax-h^\top x$.
+    r"""$\arg\min_{x\in\Theta}\frac12x^\top Ax-h^\top x$, $A$ symmetric and positive (semi)definite.
+
+    - No constraint: $A^{-1}h$. - $A$ a multiple $a$ of the identity: the projection of $h/a$.
+    - $A$ diagonal, a box: $h/A$ clipped, as the problem falls into one for each entry.
+    - Ball, centre $c$, radius $r$: with $y = x-c$, $b = h-Ac$ the conditions of optimality are $(A+\lambda I)y = b$,
+      $\lambda \ge 0$, $|y| \le r$, one of the last two an equality. In the eigenvectors of $A$ this is one equation,
+      $s(\lambda) = (\sum_i\beta_i^2/(a_i+\lambda)^2)^{-1/2} = r$. $s$ is concave and increasing (Reinsch), so that
+      Newton's method from a $\lambda$ below the root rises to it and never passes it; $\max_i(|\beta_i|/r-a_i)$ is such
+      a $\lambda$, as $1/s \ge |\beta_i|/(a_i+\lambda)$.
+    - $A$ full, a box: accelerated projected gradient, restarted when it turns uphill, with the entries scaled to
+      $A_{ii} = 1$ (a box stays a box), until $|x-P(x-\nabla)|$ is $10^{-10}$ of the size of $x$ and $h$.
 
     **Arguments:**
 

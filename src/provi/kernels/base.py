@@ -1,4 +1,4 @@
-"""What a covariance function is, and the algebra of covariance functions: sums, products, constants."""
+"""What a covariance function is, the algebra of them (sums, products, constants), and their numbers as a vector."""
 
 import abc
 import functools
@@ -120,11 +120,8 @@ def _flattened(name: str, kind: type, field: str, parts: tuple[Any, ...]) -> tup
     return tuple(flat)
 
 
-# The hyperparameters of a kernel as one unconstrained vector: their logarithms.
-
-
 def log_parameters(kernel: AbstractKernel) -> np.ndarray:
-    """The logarithms of all hyperparameters, in the order of `parameter_names`."""
+    """The hyperparameters as one unconstrained vector: all logarithms, in the order of `parameter_names`."""
     leaves = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(kernel) if eqx.is_inexact_array(leaf)]
     values = np.concatenate(leaves) if leaves else np.zeros(0)
     if not (values > 0).all():

@@ -1,9 +1,9 @@
-r"""Squared distances between two tables of points, from differences and in little memory.
+r"""What kernels read and compute first: positive hyperparameters, columns, tables of points; their squared distances.
 
-$|x|^2 + |z|^2 - 2 x'z$ loses all digits of the distance of near points, and a kernel with a kink at zero (Matern 1/2)
-or a short length scale then sees noise. Differences keep them, give exactly zero for equal points and an exactly
-symmetric matrix. Summed 16 columns at a time in one fused pass, they cost twice the time of the matrix product and
-the memory of the result.
+Distances are made from differences and in little memory. $|x|^2 + |z|^2 - 2 x'z$ loses all digits of the distance of
+near points, and a kernel with a kink at zero (Matern 1/2) or a short length scale then sees noise. Differences keep
+them, give exactly zero for equal points and an exactly symmetric matrix. Summed 16 columns at a time in one fused pass,
+they cost twice the time of the matrix product and the memory of the result.
 """
 
 import math
@@ -16,16 +16,16 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from provi.core.precision import double_precision
-
-# Reading the arguments of kernels: positive hyperparameters, column choices, tables of points.
-
+from provi.core.arguments import double_precision
 
 Points = Float[Array, "_ columns"]
 """Inputs of a Gaussian process, one a row; two tables need not have the same number of rows."""
 
 Gram = Float[Array, "rows cols"]
 """Covariances between two tables of points."""
+
+
+_COLUMNS_AT_ONCE = 16
 
 
 def as_hyperparameter(value: Any) -> Any:
@@ -108,9 +108,6 @@ def per_column(name: str, value: Float[Array, "..."], points: Points) -> Float[A
     return jnp.broadcast_to(value.astype(points.dtype), (points.shape[1],))
 
 
-COLUMNS_AT_ONCE = 16
-
-
 def scaled_squared_distances(x: Points, z: Points, length_scale: Float[Array, "..."]) -> Gram:
     r"""$\sum_k (x_{ik} - z_{jk})^2 / \ell_k^2$, for one length scale or one a column."""
     if length_scale.ndim == 0:
@@ -151,16 +148,16 @@ def _squared_distances_jvp(primals, tangents):
 def _sum_of_squares(
     x: Float[Array, "columns rows"], z: Float[Array, "columns cols"], factors: Float[Array, " columns"] | None
 ) -> Gram:
-    whole_blocks = x.shape[0] // COLUMNS_AT_ONCE
+    whole_blocks = x.shape[0] // _COLUMNS_AT_ONCE
 
     def add_block(index, total):
-        start = index * COLUMNS_AT_ONCE
-        block = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, COLUMNS_AT_ONCE), (x, z, factors))
+        start = index * _COLUMNS_AT_ONCE
+        block = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, _COLUMNS_AT_ONCE), (x, z, factors))
         return _add_squares(total, *block)
 
     total = jnp.zeros((x.shape[1], z.shape[1]), x.dtype)
     total = jax.lax.fori_loop(0, whole_blocks, add_block, total) if whole_blocks else total
-    done = whole_blocks * COLUMNS_AT_ONCE
+    done = whole_blocks * _COLUMNS_AT_ONCE
     return _add_squares(total, *jax.tree.map(lambda a: a[done:], (x, z, factors)))
 
 

@@ -60,9 +60,6 @@ class SquaredExponential(AbstractStationary):
         return jnp.exp(-0.5 * squared_distance)
 
 
-# Matern kernels of smoothness 1/2, 3/2 and 5/2.
-
-
 class Matern12(AbstractStationary):
     r"""The exponential kernel $a^2 e^{-r}$: continuous functions, differentiable nowhere (Ornstein-Uhlenbeck)."""
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from provi.core.checks import check_count
+from provi.core.arguments import check_count
 from provi.core.types import RandomKey
 
 Images = Float[Array, "*lead _ _ _"]

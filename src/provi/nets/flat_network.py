@@ -1,4 +1,4 @@
-"""A network as a function of one vector of weights."""
+"""A network as a function of one vector of weights, and which of them an example uses once."""
 
 import math
 from collections.abc import Callable
@@ -99,14 +99,12 @@ def flatten_network(network: Any, params: Any = None) -> tuple[FlatNetwork, np.n
     return flat, values
 
 
-# Which weights of a network one example uses once, in one product with a vector: read off the traced program.
-
-
 def used_once(network: FlatNetwork, example: Array, dtype: Any) -> list[bool]:
     """For each tensor of a module, whether the module does nothing with it but one product with one vector.
 
-    False for a layer that is called twice, mapped over the parts of an example, called in a loop, or whose weights
-    are read otherwise: its outputs then depend on each other in ways that draws of each by itself would miss.
+    Read off the traced program. False for a layer that is called twice, mapped over the parts of an example, called in
+    a loop, or whose weights are read otherwise: its outputs then depend on each other in ways that draws of each by
+    itself would miss.
     """
     weights = [jax.ShapeDtypeStruct(shape, dtype) for shape in network.shapes]
 

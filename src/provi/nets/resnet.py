@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from provi.core.types import RandomKey
 from provi.nets.convolution import Conv2d, Images
-from provi.nets.perceptron import dense
+from provi.nets.small_networks import dense
 
 
 class ResNet18(eqx.Module):

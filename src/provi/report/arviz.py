@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from provi.core.checks import check_count
+from provi.core.arguments import check_count
 from provi.diagnostics.loo import log_densities
 from provi.diagnostics.pareto import FEWEST_WEIGHTS, pareto_k
 

@@ -4,52 +4,23 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import equinox as eqx
 import jax
 import numpy as np
 
 from provi.certificates.bounds import at_most
 from provi.certificates.certificate import Certificate
-from provi.core.checks import check_count
-from provi.core.memory import available_bytes
-from provi.core.outcomes import Outcome
+from provi.core.arguments import available_bytes, check_count
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.loo import LeaveOneOut, leave_one_out, log_densities
 from provi.result.posterior import Posterior
-from provi.runtime.history import History
+from provi.runtime.record import History, Outcome
 from provi.targets.parameters import element_names
 
-# Leave-one-out cross-validation of a fit.
-
-
 if TYPE_CHECKING:
-    from provi.result.posterior import Posterior
+    from matplotlib.figure import Figure
 
 _AT_ONCE = 1000
-
-
-def cross_validate(target: Any, posterior: "Posterior", num_draws: int, seed: int) -> LeaveOneOut:
-    """PSIS-LOO from `num_draws` draws of q; all observed sites of a model count, in the order of their names."""
-    num_draws = check_count("num_draws", num_draws)
-    size = sum(np.size(value) for value in target.observed_data.values())
-    needed = 24 * num_draws * size  # the table of log-likelihoods, and what is made of it
-    if needed > available_bytes():
-        raise ValueError(
-            f"num_draws={num_draws} for {size} data takes {needed / 2**30:.1f} GiB, more than is free: take fewer."
-        )
-    z = posterior.sample(num_draws, seed)
-    parts = [target.log_likelihood(z[i : i + _AT_ONCE]) for i in range(0, num_draws, _AT_ONCE)]
-    if not parts[0]:
-        raise ValueError(
-            f"loo: {type(target).__name__} does not know the log-likelihood of each datum. Take a model with a "
-            f"likelihood, or call provi.diagnostics.leave_one_out with your own."
-        )
-    tables = [np.concatenate([leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(part)], axis=1) for part in parts]
-    names = element_names({name: values[0] for name, values in parts[0].items()})
-    log_p, log_q = log_densities(target, posterior.family, posterior.point, z)
-    return leave_one_out(np.concatenate(tables), log_p - log_q, names)
-
-
-# A number with its Monte-Carlo error.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +35,6 @@ class Estimate:
 
     def __str__(self) -> str:
         return f"{self.value:.6g} +- {self.standard_error:.2g}"
-
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -88,6 +55,9 @@ class Fit:
     call: str | None = None
 
     def __post_init__(self) -> None:
+        dim = self.posterior.family.dim
+        if self.target is not None and self.target.dim != dim:
+            raise ValueError(f"target has {self.target.dim} parameters, but the approximation has {dim}.")
         # One target for both, also after dataclasses.replace(fit, target=target).
         if self.target is not None and self.posterior.target is not self.target:
             object.__setattr__(self, "posterior", dataclasses.replace(self.posterior, target=self.target))
@@ -175,3 +145,59 @@ class Fit:
 
     def __repr__(self) -> str:
         return f"<provi.Fit: {self.outcome.name}, gap {self.certificate.gap}, ELBO {self.elbo}>"
+
+
+def cross_validate(target: Any, posterior: Posterior, num_draws: int, seed: int) -> LeaveOneOut:
+    """PSIS-LOO from `num_draws` draws of q; all observed sites of a model count, in the order of their names."""
+    num_draws = check_count("num_draws", num_draws)
+    size = sum(np.size(value) for value in target.observed_data.values())
+    needed = 24 * num_draws * size  # the table of log-likelihoods, and what is made of it
+    if needed > available_bytes():
+        raise ValueError(
+            f"num_draws={num_draws} for {size} data takes {needed / 2**30:.1f} GiB, more than is free: take fewer."
+        )
+    z = posterior.sample(num_draws, seed)
+    parts = [target.log_likelihood(z[i : i + _AT_ONCE]) for i in range(0, num_draws, _AT_ONCE)]
+    if not parts[0]:
+        raise ValueError(
+            f"loo: {type(target).__name__} does not know the log-likelihood of each datum. Take a model with a "
+            f"likelihood, or call provi.diagnostics.leave_one_out with your own."
+        )
+    tables = [np.concatenate([leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(part)], axis=1) for part in parts]
+    names = element_names({name: values[0] for name, values in parts[0].items()})
+    log_p, log_q = log_densities(target, posterior.family, posterior.point, z)
+    return leave_one_out(np.concatenate(tables), log_p - log_q, names)
+
+
+def describe_call(target: Any, family: Any, algorithm: Any = None, **options: Any) -> str:
+    """The call of `provi.fit` as text, an algorithm with the numbers of its settings. Cheap: no data are read.
+
+    **Arguments:**
+
+    - `options`: keyword arguments of `provi.fit`, as they were given or filled in; None is left out.
+    """
+    lines = [f"target,  # {type(target).__name__}, {target.dim} parameters"]
+    lines.append(f"family,  # {type(family).__name__}: base {family.base.name}, scale {family.scale}")
+    if algorithm is not None:
+        lines.append(f"{_settings(algorithm)},")
+    lines += [f"{name}={value!r}," for name, value in options.items() if value is not None]
+    return "provi.fit(\n" + "".join(f"    {line}\n" for line in lines) + ")"
+
+
+def _settings(algorithm: Any) -> str:
+    """The algorithm as code that is near to what makes it; a theorem's plan is named, not printed."""
+    settings = []
+    for field in dataclasses.fields(algorithm):
+        value = getattr(algorithm, field.name)
+        if field.name != "guarantee" and value is not None:
+            text = eqx.tree_pformat(jax.tree.map(_scalar, value), short_arrays=False, width=10_000)
+            settings.append(f"{field.name}={' '.join(text.split())}")
+    plan = algorithm.guarantee
+    planned = "" if plan is None else f"  # from_theorem: {plan.theorem}, {plan.num_steps} steps"
+    return f"{type(algorithm).__name__}({', '.join(settings)}){planned}"
+
+
+def _scalar(leaf: Any) -> Any:
+    """A number instead of an array without axes, which prints more plainly."""
+    is_scalar = isinstance(leaf, jax.Array | np.ndarray | np.generic) and np.ndim(leaf) == 0
+    return np.asarray(leaf).item() if is_scalar else leaf

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.checks import as_array, check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import as_array, check_count, double_precision
 from provi.diagnostics.importance import ImportanceDiagnostics, importance_diagnostics
 from provi.families.base import AbstractFamily
 from provi.families.bases import marginal_quantile
@@ -31,10 +30,6 @@ class Posterior:
     names: tuple[str, ...]
     target: Any = dataclasses.field(default=None, compare=False, repr=False)
     _found: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.target is not None and self.target.dim != self.family.dim:
-            raise ValueError(f"target has {self.target.dim} parameters, but the approximation has {self.family.dim}.")
 
     @property
     @double_precision

@@ -12,15 +12,14 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from provi.certificates.certificate import Certificate
-from provi.core.outcomes import Outcome
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.families.base import AbstractFamily
 from provi.families.bases import Laplace, Normal, StudentT, Uniform
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale
 from provi.result.fit import Estimate, Fit
 from provi.result.posterior import Posterior
-from provi.runtime.history import History
+from provi.runtime.record import History, Outcome
 from provi.targets.priors import GaussianPrior
 
 _FORMAT = "provi-fit-1"

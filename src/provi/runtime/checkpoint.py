@@ -14,7 +14,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from provi.runtime.history import History
+from provi.runtime.record import History
 
 _FORMAT = "provi-checkpoint-1"
 _REMEDY = "Pass resume=False to start afresh, or give the path of an intact checkpoint."

@@ -1,4 +1,10 @@
-"""The one compiled loop. A non-finite step is located, rejected and retried with a smaller step size."""
+"""The one compiled loop. A non-finite step is located, rejected and retried with a smaller step size.
+
+What of a state is too large for a copy the loop takes over (donates). An algorithm names such fields in
+`donated_fields`: for MISSO the table, 21 GB for a ResNet-18. Their old
+arrays are gone after a call of the loop, which is why a driver keeps states without them, and why an interrupt waits
+until the new ones have a name.
+"""
 
 import dataclasses
 import signal
@@ -14,22 +20,13 @@ import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.algorithms.incremental.surrogates import AbstractSurrogate
+from provi.algorithms.mirror.split import AbstractSplit
 from provi.core.compilation import quick_jit
 from provi.core.tree import select
 from provi.core.types import Count, Flag, RandomKey, Scalar
 from provi.families.base import AbstractFamily, AnyParameters
+from provi.families.exponential import Coordinates
 from provi.targets.base import AbstractTarget
-
-# What of a run's state is so large that the loop takes it over (donates it) instead of working on a copy.
-#
-# An algorithm names such fields of its state in `donated_fields`: for MISSO the table, 21 GB for a ResNet-18. Their old
-# arrays are gone after a call of the loop, which is why a driver keeps states without them, and why an interrupt waits
-# until the new ones have a name.
-
-
-def donated_fields(algorithm: AbstractAlgorithm) -> tuple[str, ...]:
-    """The fields of the algorithm's state whose arrays the loop may overwrite; most algorithms have none."""
-    return getattr(algorithm, "donated_fields", ())
 
 
 def _is_large(leaf: Any) -> bool:
@@ -40,7 +37,7 @@ def _is_large(leaf: Any) -> bool:
 def split(algorithm: AbstractAlgorithm, state: Any) -> tuple[Any, dict[str, Any]]:
     """The state with None for the large arrays of the donated fields, and these. Nothing is copied."""
     large, small = {}, {}
-    for name in donated_fields(algorithm):
+    for name in algorithm.donated_fields:
         large[name], small[name] = eqx.partition(getattr(state, name), _is_large)
     return (dataclasses.replace(state, **small) if small else state), large
 
@@ -96,10 +93,10 @@ def put_back(arrays: Any, places: Any) -> Any:
     return jax.tree.map(one, places, arrays)
 
 
-Objective: TypeAlias = AbstractTarget | AbstractSurrogate
-"""What is minimised: KL(q || target) over a family, or a plain sum through its surrogates."""
+Objective: TypeAlias = AbstractTarget | AbstractSurrogate | AbstractSplit
+"""What is minimised: KL(q || target) over a family, a plain sum through its surrogates, or f + h."""
 
-Space: TypeAlias = AbstractFamily | AnyParameters
+Space: TypeAlias = AbstractFamily | AnyParameters | Coordinates
 """Where the parameters live."""
 
 LARGEST_REJECTIONS = 30
@@ -135,7 +132,7 @@ def initial_carry(algorithm: AbstractAlgorithm, point: Any) -> Carry:
     zero, one = jnp.asarray(np.zeros((), dtype)), jnp.asarray(np.ones((), dtype))
     count, never = jnp.asarray(np.asarray(0)), jnp.asarray(np.asarray(-1))
     health = Health(one, count, count, never, never, count)
-    info = StepInfo(zero, jnp.asarray(np.zeros((), np.int32)), zero, zero, zero)
+    info = StepInfo(zero, jnp.asarray(np.zeros((), np.int32)), (zero, zero, zero))
     state = algorithm.init(point)
     places = getattr(state.step, "sharding", None)
     if places is not None and len(places.device_set) > 1:
@@ -151,7 +148,7 @@ def guarded_step(key: RandomKey, algorithm: AbstractAlgorithm, target: Objective
     """
     old, health = carry.state, carry.health
     new, info = algorithm.step(key, old, target, family, health.shrink)
-    finite = jnp.isfinite(jnp.stack([info.gradient_norm_loc, info.gradient_norm_scale, info.point_norm]))
+    finite = jnp.isfinite(jnp.stack(info.norms))
     accepted = jnp.all(finite)
     reverted = eqx.tree_at(lambda state: state.step, old, old.step + 1)
     first = jnp.logical_and(~accepted, health.rejected == 0)
@@ -170,7 +167,7 @@ def guarded_step(key: RandomKey, algorithm: AbstractAlgorithm, target: Objective
             rejected=health.rejected + ~accepted,
             first_step=jnp.where(first, old.step, health.first_step),
             first_quantity=jnp.where(first, jnp.argmin(finite), health.first_quantity),
-            gradient_evaluations=health.gradient_evaluations + info.num_draws,
+            gradient_evaluations=health.gradient_evaluations + info.cost,
         ),
         info,
     )
@@ -189,7 +186,7 @@ def describe_rejections(health: Health, quantities: tuple[str, ...]) -> str:
 
 def affordable(algorithm: AbstractAlgorithm, carry: Carry, gradient_budget: Count) -> Flag:
     """Whether the budget of gradient evaluations pays for the next step."""
-    return carry.health.gradient_evaluations + algorithm.draws_at(carry.state.step) <= gradient_budget
+    return carry.health.gradient_evaluations + algorithm.cost_at(carry.state.step) <= gradient_budget
 
 
 def _advance(
@@ -219,10 +216,9 @@ def _advance(
 def _advance_in_place(kept: tuple[Any, ...], large: dict[str, Any]) -> Carry:
     """`_advance` with the large arrays of the state apart, so that they, and nothing else, can be donated."""
     key, algorithm, target, family, carry, last_step, gradient_budget = kept
-    arranged = getattr(algorithm, "arranged", lambda state: state)
-    carry = Carry(arranged(join(carry.state, large)), carry.health, carry.info)
+    carry = Carry(algorithm.arranged(join(carry.state, large)), carry.health, carry.info)
     carry = _advance(key, algorithm, target, family, carry, last_step, gradient_budget)
-    return Carry(arranged(carry.state), carry.health, carry.info)
+    return Carry(algorithm.arranged(carry.state), carry.health, carry.info)
 
 
 _advance.__name__ = _advance.__qualname__ = "advance"
@@ -246,7 +242,7 @@ def advance(
     that is passed in are gone afterwards, and its table is never there twice. All else of it stays.
     """
     quick = algorithm.compile_quickly(family)
-    if not donated_fields(algorithm):
+    if not algorithm.donated_fields:
         loop = quick_loop if quick else optimised_loop
         return loop(key, algorithm, target, family, carry, last_step, gradient_budget)
     state, large = split(algorithm, carry.state)

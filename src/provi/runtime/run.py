@@ -11,11 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, without_guarantee
-from provi.core.checks import check_count, check_positive
-from provi.core.outcomes import Outcome
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, check_positive, double_precision
 from provi.runtime.checkpoint import fingerprint, load_checkpoint, save_checkpoint
-from provi.runtime.history import History, recorded_steps
 from provi.runtime.loop import (
     LARGEST_REJECTIONS,
     Carry,
@@ -24,7 +21,6 @@ from provi.runtime.loop import (
     advance,
     affordable,
     describe_rejections,
-    donated_fields,
     estimate_elbo,
     initial_carry,
     interrupts_wait,
@@ -33,9 +29,7 @@ from provi.runtime.loop import (
     put_back,
     split,
 )
-from provi.runtime.progress import ProgressBar
-
-# How much a run may cost.
+from provi.runtime.record import History, Outcome, ProgressBar, recorded_steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,10 +100,13 @@ def run(
     checkpoint_seconds: float = 30.0,
     resume: bool = False,
     stop: Callable[[Any], bool] | None = None,
+    feed: Callable[[Any, int], Any] | None = None,
 ) -> Run:
     """Run `algorithm` for `num_steps` steps or until the budget ends; returns the last good state in any case.
 
     `stop(state)` is asked on the host after every step; True ends the run with `Outcome.TOLERANCE`.
+    `feed(target, step)` is asked on the host before every step for the target that it reads: for rows that only the
+    host can draw. It must be a function of the step, of the same shapes each time.
 
     Randomness is a function of (seed, step): a short run is a prefix of a longer one, and a run resumed from
     `checkpoint` ends with the same bits as an uninterrupted one.
@@ -118,9 +115,9 @@ def run(
     family.check_point(start)
     budget = budget or Budget()
     num_steps = min(check_count("num_steps", num_steps), budget.steps or num_steps)
-    driver = _Driver(algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop)
+    driver = _Driver(algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop, feed)
     driver.prepare(start, resume)
-    first_batch = int(algorithm.draws_at(jnp.zeros((), int)))
+    first_batch = int(algorithm.cost_at(jnp.zeros((), int)))
     if budget.gradients is not None and budget.gradients < first_batch:
         raise ValueError(
             f"budget={budget.gradients} gradient evaluations do not pay for one step of {first_batch} draws."
@@ -133,7 +130,7 @@ def run(
 class _Driver:
     """The host's side of a run. The loop itself is `runtime.loop.advance`."""
 
-    def __init__(self, algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop) -> None:
+    def __init__(self, algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop, feed) -> None:
         self.parts = (algorithm, target, family)
         self.key, self.record_key = jax.random.split(jax.random.key(seed))
         self.seed = seed
@@ -141,7 +138,7 @@ class _Driver:
         self.gradient_budget = jnp.asarray(budget.gradients or _NO_LIMIT)
         self.path = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_seconds = checkpoint_seconds
-        self.stop = stop
+        self.stop, self.feed = stop, feed
 
     def prepare(self, start: Any, resume: bool) -> None:
         """Begin at `start`, or where the checkpoint left off."""
@@ -180,7 +177,7 @@ class _Driver:
                     before, started = self.step, time.monotonic()
                     self.advance_to(min(record, before + block))
                     taken, elapsed = self.step - before, time.monotonic() - started
-                    if self.stop is not None:
+                    if self.stop is not None or self.feed is not None:
                         block = 1
                     elif before > 0 and taken > 0:
                         block = max(1, min(4 * block, int(taken * _BLOCK_SECONDS / max(elapsed, 1e-6))))
@@ -203,8 +200,12 @@ class _Driver:
         return Outcome.COMPLETED
 
     def advance_to(self, step: int) -> None:
-        with interrupts_wait(bool(donated_fields(self.parts[0]))):
-            self.carry = advance(self.key, *self.parts, self.carry, jnp.asarray(step), self.gradient_budget)
+        algorithm, target, family = self.parts
+        target = target if self.feed is None else self.feed(target, self.step)
+        with interrupts_wait(bool(algorithm.donated_fields)):
+            self.carry = advance(
+                self.key, algorithm, target, family, self.carry, jnp.asarray(step), self.gradient_budget
+            )
         jax.block_until_ready(self.carry)
         if time.monotonic() - self.saved > self.checkpoint_seconds:
             self.save()
@@ -222,7 +223,7 @@ class _Driver:
         return None
 
     def recorded(self, step: int) -> bool:
-        return len(self.history) > 0 and bool(self.history["step"][-1] >= step)
+        return len(self.history) > 0 and self.history.last("step") >= step
 
     def record(self) -> None:
         algorithm, target, family = self.parts
@@ -242,13 +243,13 @@ class _Driver:
             elbo=elbo,
             elbo_standard_error=error,
             step_size=info.step_size,
-            num_draws=info.num_draws,
-            gradient_norm=np.hypot(info.gradient_norm_loc, info.gradient_norm_scale),
+            num_draws=info.cost,
+            gradient_norm=np.hypot(*info.norms[:2]),
             rejected_steps=health.rejected,
         )
 
     def last_elbo(self) -> float | None:
-        return float(self.history["elbo"][-1]) if len(self.history) else None
+        return self.history.last("elbo") if len(self.history) else None
 
     def save(self) -> None:
         if self.path is not None and not is_lost(self.carry):

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from provi.core.checks import check_count, check_positive
+from provi.core.arguments import check_count, check_positive
 from provi.core.types import Count, Scalar
 
 Metric = Float[Array, " dim"] | Float[Array, "dim dim"] | None

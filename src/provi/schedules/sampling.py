@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from provi.core.checks import check_count
+from provi.core.arguments import check_count
 from provi.core.types import Count, Indices, RandomKey
 
 

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.checks import check_positive
+from provi.core.arguments import check_positive
 from provi.core.types import Count, Scalar
 
 

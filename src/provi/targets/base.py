@@ -1,4 +1,4 @@
-"""What a target is: a potential on R^d and what is known of its shape."""
+"""What a target is: a potential on R^d, and what is known of its shape and on what grounds."""
 
 import abc
 import dataclasses
@@ -10,11 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.checks import as_array
+from provi.core.arguments import as_array
 from provi.core.types import Indices, Scalar, Vector
-
-# What is known of a target's shape, and on what grounds: the numbers that the guarantees rest on.
-
 
 Status: TypeAlias = Literal["proven", "declared", "estimated", "unknown", "violated"]
 """Closed form; the user's word; measured numerically; nothing known; a counter-example was found."""
@@ -43,7 +40,7 @@ class Constant:
 
 @dataclasses.dataclass(frozen=True)
 class Constants:
-    """The three properties of a potential that the theorems ask for.
+    """The three properties of a potential that the theorems ask for: the numbers that the guarantees rest on.
 
     **Arguments:**
 
@@ -80,25 +77,6 @@ def unknown(reason: str) -> Constant:
 def violated(value: float | bool | None, reason: str) -> Constant:
     """A claim that a counter-example refutes."""
     return Constant(value, "violated", reason)
-
-
-def outer_spectrum(matrix: np.ndarray, error: float = 0.0) -> tuple[float, float]:
-    """Numbers below the smallest and above the largest eigenvalue of a symmetric `matrix`.
-
-    `eigvalsh` is backward stable, so each eigenvalue is off by at most a modest multiple of
-    dim * eps * |matrix|; both ends move outwards by 8 dim eps |matrix|, plus `error`, a bound on how
-    far `matrix` itself is from the matrix that is meant. A diagonal matrix needs no such allowance.
-    """
-    dim, epsilon = matrix.shape[0], float(np.finfo(np.float64).eps)
-    diagonal = np.diagonal(matrix)
-    if np.count_nonzero(matrix) == np.count_nonzero(diagonal):
-        return (
-            float(diagonal.min() - 8 * epsilon * abs(diagonal.min()) - error),
-            float(diagonal.max() + 8 * epsilon * abs(diagonal.max()) + error),
-        )
-    eigenvalues = np.linalg.eigvalsh(matrix)
-    slack = 8 * dim * epsilon * float(np.abs(eigenvalues).max()) + float(error)
-    return float(eigenvalues[0]) - slack, float(eigenvalues[-1]) + slack
 
 
 class AbstractTarget(eqx.Module):
@@ -232,3 +210,22 @@ def read_points(z: Any, dim: int) -> np.ndarray:
     if points.ndim not in (1, 2) or points.shape[-1] != dim:
         raise ValueError(f"z has shape {points.shape}; its last axis must be the dimension {dim}.")
     return points
+
+
+def outer_spectrum(matrix: np.ndarray, error: float = 0.0) -> tuple[float, float]:
+    """Numbers below the smallest and above the largest eigenvalue of a symmetric `matrix`.
+
+    `eigvalsh` is backward stable, so each eigenvalue is off by at most a modest multiple of
+    dim * eps * |matrix|; both ends move outwards by 8 dim eps |matrix|, plus `error`, a bound on how
+    far `matrix` itself is from the matrix that is meant. A diagonal matrix needs no such allowance.
+    """
+    dim, epsilon = matrix.shape[0], float(np.finfo(np.float64).eps)
+    diagonal = np.diagonal(matrix)
+    if np.count_nonzero(matrix) == np.count_nonzero(diagonal):
+        return (
+            float(diagonal.min() - 8 * epsilon * abs(diagonal.min()) - error),
+            float(diagonal.max() + 8 * epsilon * abs(diagonal.max()) + error),
+        )
+    eigenvalues = np.linalg.eigvalsh(matrix)
+    slack = 8 * dim * epsilon * float(np.abs(eigenvalues).max()) + float(error)
+    return float(eigenvalues[0]) - slack, float(eigenvalues[-1]) + slack

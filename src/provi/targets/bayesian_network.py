@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.checks import as_array, check_length, check_positive
-from provi.core.precision import double_precision
+from provi.core.arguments import as_array, check_length, check_positive, double_precision
 from provi.core.types import Indices, RandomKey, Vector
 from provi.nets.flat_network import FlatNetwork, flatten_network
 from provi.nets.noise import NOISES, noisy_outputs

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.checks import as_array, check_length
-from provi.core.precision import floating_dtype
+from provi.core.arguments import as_array, check_length, floating_dtype
 
 
 def read_design(

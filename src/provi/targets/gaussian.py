@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from provi.core.checks import as_array, check_positive_definite
-from provi.core.precision import double_precision, floating_dtype
+from provi.core.arguments import as_array, check_positive_definite, double_precision, floating_dtype
 from provi.core.types import Scalar, Vector
 from provi.targets.base import AbstractTarget, Constants, outer_spectrum, proven
 from provi.targets.data import default_names

@@ -7,15 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.checks import as_array, check_length
-from provi.core.memory import available_bytes
-from provi.core.precision import double_precision, floating_dtype
+from provi.core.arguments import as_array, available_bytes, check_length, double_precision, floating_dtype
 from provi.core.types import Indices, Matrix, Scalar, Vector
 from provi.kernels import AbstractKernel, SquaredExponential
-from provi.targets.base import AbstractFiniteSum, Constant, Constants, unknown
+from provi.targets.base import Constant, Constants, unknown
 from provi.targets.data import default_names
 from provi.targets.likelihoods import AbstractLikelihood, BernoulliLogit
-from provi.targets.linear_model import Rows, pointwise_log_likelihood, replicated_responses
+from provi.targets.linear_model import AbstractRowModel, Rows
 from provi.targets.priors import GaussianPrior
 from provi.targets.regressions import GeneralisedLinearModel
 
@@ -23,7 +21,7 @@ LARGEST_DENSE = 2000
 """Number of data up to which the model can be seen as a linear one."""
 
 
-class GaussianProcess(AbstractFiniteSum):
+class GaussianProcess(AbstractRowModel):
     r"""$y_n \sim p(y_n|z_n)$, $z = f(X) \sim N(\mu, K)$, $K = k(X, X) + \text{jitter}\,I$.
 
     The latent function values z are the parameters. `provi.fit(target)` finds the best Gaussian of all, kept as two
@@ -110,29 +108,12 @@ class GaussianProcess(AbstractFiniteSum):
         return self.likelihood.potential(z[indices], self.response[indices])
 
     def row_data(self) -> tuple[Any, Any]:
-        """Which function value each datum sees, and the datum."""
+        """Which function value each datum sees, in place of a design, and the datum."""
         return jnp.arange(self.num_terms), self.response
-
-    def rows(self, data: Any) -> Rows:
-        """Some data, with their positions in place of a design."""
-        return Rows(*data)
 
     def predictor(self, rows: Rows, z: Vector) -> Any:
         """eta_n = z_n."""
         return z[rows.design]
-
-    @property
-    def observed_data(self) -> dict[str, np.ndarray]:
-        """The responses, as "y"."""
-        return {"y": np.asarray(self.response)}
-
-    def log_likelihood(self, z: Any) -> dict[str, np.ndarray]:
-        """log p(y_n | z_n) of each datum; for draws (n, dim), n in front."""
-        return pointwise_log_likelihood(self, z)
-
-    def predict(self, z: Any, seed: int) -> dict[str, np.ndarray]:
-        """Responses drawn from p(y | z), one replicate of all data for each row of z."""
-        return replicated_responses(self, z, seed)
 
     @property
     def constants(self) -> Constants:

@@ -9,19 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from provi.core.checks import as_array, check_positive
-from provi.core.logistic_normal import softplus
-from provi.core.precision import double_precision
+from provi.core.arguments import as_array, check_positive, double_precision
 from provi.core.types import Indices, Scalar, Vector
-from provi.targets.base import AbstractFiniteSum, Constants, outer_spectrum, proven, read_points
+from provi.targets.base import Constants, outer_spectrum, proven, read_points
 from provi.targets.data import read_binary, read_design, read_groups
 from provi.targets.likelihoods import BernoulliLogit
-from provi.targets.linear_model import Rows, pointwise_log_likelihood, replicated_responses
+from provi.targets.likelihoods.bernoulli import softplus
+from provi.targets.linear_model import AbstractRowModel, Rows
 from provi.targets.priors import GaussianPrior
 from provi.targets.regressions import LogisticRegression
 
 
-class HierarchicalLogisticRegression(AbstractFiniteSum):
+class HierarchicalLogisticRegression(AbstractRowModel):
     """theta ~ N(0, s^2 I), z_g ~ N(theta, t^2 I), y_n ~ Bernoulli(sigmoid(x_n' z_g(n))).
 
     The parameter vector is (theta, z_1, ..., z_G), of length p (1 + G).
@@ -103,10 +102,6 @@ class HierarchicalLogisticRegression(AbstractFiniteSum):
         """Covariates and group of each row, and its label."""
         return (self.design, self.membership), self.response
 
-    def rows(self, data: Any) -> Rows:
-        """Some rows, as `predictor` takes them."""
-        return Rows(*data)
-
     def predictor(self, rows: Rows, z: Vector) -> Float[Array, " batch"]:
         """eta_n = x_n' z_g(n) of these rows."""
         covariates, membership = rows.design
@@ -128,19 +123,6 @@ class HierarchicalLogisticRegression(AbstractFiniteSum):
         """Columns and groups."""
         columns = self.names or tuple(str(index) for index in range(self.design.shape[1]))
         return {"theta": {"column": columns}, "z": {"group": self.groups, "column": columns}}
-
-    @property
-    def observed_data(self) -> dict[str, np.ndarray]:
-        """The labels, as "y"."""
-        return {"y": np.asarray(self.response)}
-
-    def log_likelihood(self, z: Any) -> dict[str, np.ndarray]:
-        """log p(y_n | z) of each row; for draws (n, dim), n in front."""
-        return pointwise_log_likelihood(self, z)
-
-    def predict(self, z: Any, seed: int) -> dict[str, np.ndarray]:
-        """Labels drawn from p(y | z), one replicate of all rows for each row of z."""
-        return replicated_responses(self, z, seed)
 
     def curvature_bounds(self) -> tuple[np.ndarray, np.ndarray]:
         """(A (x) I, A (x) I + blockdiag(0, X_g'X_g)/4): dense, so for moderate dimensions."""

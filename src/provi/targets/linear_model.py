@@ -1,5 +1,10 @@
-"""Models in which each data term sees the parameters through one inner product."""
+"""Models in which each datum sees the parameters through one number, and those where it is an inner product.
 
+A pass over the data takes the rows a block at a time (`sum_over_rows`), which bounds what it holds in memory; so do
+log-likelihoods and replicated data.
+"""
+
+import abc
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -9,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.checks import check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, double_precision
 from provi.core.types import Draws, Indices, RandomKey, Scalar, Vector
 from provi.targets.base import AbstractFiniteSum, Constant, Constants, outer_spectrum, proven, read_points, unknown
 from provi.targets.data import default_names
@@ -18,10 +22,8 @@ from provi.targets.likelihoods.base import AbstractLikelihood, Batch
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
 from provi.targets.priors import GaussianPrior
 
-# The rows of a linear model, a block at a time: what a pass over the data may hold in memory.
-
-
 _NUMBERS_AT_ONCE, _FEWEST_ROWS = 2**23, 4096
+_STREAM = 2**31 - 3  # of the seed: not the one that drew the parameters
 
 
 class Rows(eqx.Module):
@@ -36,109 +38,39 @@ class Rows(eqx.Module):
         return variance if self.variance_offset is None else variance + self.variance_offset
 
 
-def block_size(target: Any) -> int:
-    """The largest number of rows that a pass holds at once."""
-    return max(_FEWEST_ROWS, _NUMBERS_AT_ONCE // target.dim)
+class AbstractRowModel(AbstractFiniteSum):
+    """A model whose terms are those of a likelihood, each of one number eta_n = `predictor` of its row."""
+
+    response: eqx.AbstractVar[Float[Array, " terms"]]
+    likelihood: eqx.AbstractVar[AbstractLikelihood]
+
+    @abc.abstractmethod
+    def row_data(self) -> Any:
+        """Arrays with one entry a row, from whose parts `rows` makes the rows."""
+
+    @abc.abstractmethod
+    def predictor(self, rows: Rows, z: Vector) -> Batch:
+        """eta_n of these rows, without their noise."""
+
+    def rows(self, data: Any) -> Rows:
+        """The rows that a part of `row_data` stands for: here the part itself."""
+        return Rows(*data)
+
+    @property
+    def observed_data(self) -> dict[str, np.ndarray]:
+        """The responses, as "y"."""
+        return {"y": np.asarray(self.response)}
+
+    def log_likelihood(self, z: Any) -> dict[str, np.ndarray]:
+        """log p(y_n | z) of each row; for draws (n, dim), n in front."""
+        return _pointwise_log_likelihood(self, z)
+
+    def predict(self, z: Any, seed: int) -> dict[str, np.ndarray]:
+        """Responses drawn from p(y | z), one replicate of all rows for each row of z."""
+        return _replicated_responses(self, z, seed)
 
 
-def sum_over_rows(target: Any, function: Callable[[Rows, Any], Any], combine: Callable = jnp.add) -> Any:
-    """The sum over the blocks of `function(rows, real)`, a pytree of arrays whose shapes do not depend on the block.
-
-    Rows with `real` false belong to another block and must count for nothing. A model of few rows is one block.
-    `combine` may be another operation under which zero changes nothing, such as the maximum of shares.
-    """
-    data, terms = target.row_data(), target.num_terms
-    most = block_size(target)
-    if terms <= most:
-        return function(target.rows(data), jnp.ones(terms, bool))
-    num_blocks = -(-terms // most)
-    size = -(-terms // num_blocks)
-
-    def block(k: Any) -> Any:
-        # The last block begins early enough to be full: padding would copy the data.
-        start = jnp.minimum(k * size, terms - size)
-        part = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), start, size), data)
-        return function(target.rows(part), start + jnp.arange(size) >= k * size)
-
-    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(block, jnp.zeros((), int)))
-
-    def add(sums: Any, k: Any) -> Any:
-        return jax.tree.map(combine, sums, block(k)), None
-
-    return jax.lax.scan(add, zero, jnp.arange(num_blocks))[0]
-
-
-def keep(real: Any, moments: Any) -> Any:
-    """The pytree of numbers, one a row, with zeros for the rows that are not real."""
-    return jax.tree.map(lambda x: jnp.where(real, x, 0), moments)
-
-
-# Log-likelihoods and replicated data of models whose data see the parameters through one number each.
-
-
-_STREAM = 2**31 - 3  # of the seed: not the one that drew the parameters
-
-
-@double_precision
-def pointwise_log_likelihood(target: Any, z: Any) -> dict[str, np.ndarray]:
-    """log p(y_n | z) of each row of `target.row_data()`, for one point or for draws (n, dim)."""
-    return {"y": _over_rows(target, z, lambda part, points, _: _log_likelihood(target, part, points))}
-
-
-@double_precision
-def replicated_responses(target: Any, z: Any, seed: int) -> dict[str, np.ndarray]:
-    """y_n ~ p(y | eta_n) for each row, one replicate for each row of z; empty where the likelihood cannot draw."""
-    key = jax.random.fold_in(jax.random.key(check_count("seed", seed, minimum=0)), _STREAM)
-    if jax.eval_shape(lambda: target.likelihood.draw(key, jnp.zeros(1, target.dtype))) is None:
-        return {}
-
-    def draw(part: Any, points: Draws, block: int) -> Any:
-        return _responses(target, part, points, jax.random.split(jax.random.fold_in(key, block), points.shape[0]))
-
-    return {"y": _over_rows(target, z, draw)}
-
-
-def _over_rows(target: Any, z: Any, function: Callable[[Any, Draws, int], Any]) -> np.ndarray:
-    """`function` of a block of rows at a time, so that features that are not stored need not be all at once."""
-    points = read_points(z, target.dim)
-    rows, data = jnp.asarray(np.atleast_2d(points), target.dtype), target.row_data()
-    size, parts = block_size(target), []
-    for block, start in enumerate(range(0, target.num_terms, size)):
-        # An index, so that it means a run of rows without a copy.
-        part = jax.tree.map(lambda x, start=start: x[start : start + size], data)
-        parts.append(np.asarray(function(part, rows, block)))
-    values = np.concatenate(parts, axis=1)
-    return values if points.ndim == 2 else values[0]
-
-
-@eqx.filter_jit
-def _log_likelihood(target: Any, part: Any, points: Draws) -> Any:
-    rows = target.rows(part)
-
-    def at(point: Any) -> Any:
-        eta = target.predictor(rows, point)
-        if rows.variance_offset is None:
-            return -target.likelihood.potential(eta, rows.response)
-        return target.likelihood.log_predictive(eta, rows.variance_offset, rows.response)
-
-    return jax.vmap(at)(points)
-
-
-@eqx.filter_jit
-def _responses(target: Any, part: Any, points: Draws, keys: Any) -> Any:
-    rows = target.rows(part)
-
-    def at(point: Any, key: RandomKey) -> Any:
-        noise_key, response_key = jax.random.split(key)
-        eta = target.predictor(rows, point)
-        if rows.variance_offset is not None:
-            eta = eta + jnp.sqrt(rows.variance_offset) * jax.random.normal(noise_key, eta.shape, eta.dtype)
-        return target.likelihood.draw(response_key, eta)
-
-    return jax.vmap(at)(points, keys)
-
-
-class AbstractLinearModel(AbstractFiniteSum):
+class AbstractLinearModel(AbstractRowModel):
     """A Gaussian prior N(m, S) and terms t(x_n' z, y_n) with second derivative in [t0, t1], t0 >= 0.
 
     The Hessian of the potential is S^-1 + X' diag(t'') X, so it lies between S^-1 + t0 X'X and
@@ -148,10 +80,8 @@ class AbstractLinearModel(AbstractFiniteSum):
 
     variable: ClassVar[str] = "coefficients"
     design: eqx.AbstractVar[Float[Array, "terms dim"]]
-    response: eqx.AbstractVar[Float[Array, " terms"]]
     prior: eqx.AbstractVar[GaussianPrior]
     names: eqx.AbstractVar[tuple[str, ...] | None]
-    likelihood: eqx.AbstractVar[AbstractLikelihood]
 
     def link_potential(self, eta: Batch, y: Batch) -> Batch:
         """-log p(y | eta), entry by entry, normalised over y."""
@@ -232,10 +162,6 @@ class AbstractLinearModel(AbstractFiniteSum):
         """Arrays with one entry a row, from whose parts `rows` makes the rows."""
         return self.design, self.response, self.variance_offset
 
-    def rows(self, data: Any) -> Rows:
-        """The rows that a part of `row_data` stands for: here the part itself."""
-        return Rows(*data)
-
     def smoothed_link(self, eta: Any, rows: Rows) -> Any:
         """E t(eta + sqrt(kappa) e, y), each row's term as a function of its inner product: as convex as t."""
         if rows.variance_offset is None:
@@ -250,19 +176,6 @@ class AbstractLinearModel(AbstractFiniteSum):
     def axis_labels(self) -> dict[str, dict[str, Sequence[str]]]:
         """The columns' names, where there are any."""
         return {} if self.names is None else {self.variable: {"parameter": self.names}}
-
-    @property
-    def observed_data(self) -> dict[str, np.ndarray]:
-        """The responses, as "y"."""
-        return {"y": np.asarray(self.response)}
-
-    def log_likelihood(self, z: Any) -> dict[str, np.ndarray]:
-        """log p(y_n | z) of each row; for draws (n, dim), n in front."""
-        return pointwise_log_likelihood(self, z)
-
-    def predict(self, z: Any, seed: int) -> dict[str, np.ndarray]:
-        """Responses drawn from p(y | z), one replicate of all rows for each row of z."""
-        return replicated_responses(self, z, seed)
 
     def linear_model(self) -> "AbstractLinearModel":
         """Itself."""
@@ -306,3 +219,99 @@ class AbstractLinearModel(AbstractFiniteSum):
             strong_convexity=Constant(strong_convexity, status, "lambda_min(S^-1 + t0 X'X), rounded down"),
             smoothness=smoothness,
         )
+
+
+def block_size(target: Any) -> int:
+    """The largest number of rows that a pass holds at once."""
+    return max(_FEWEST_ROWS, _NUMBERS_AT_ONCE // target.dim)
+
+
+def sum_over_rows(target: Any, function: Callable[[Rows, Any], Any], combine: Callable = jnp.add) -> Any:
+    """The sum over the blocks of `function(rows, real)`, a pytree of arrays whose shapes do not depend on the block.
+
+    Rows with `real` false belong to another block and must count for nothing. A model of few rows is one block.
+    `combine` may be another operation under which zero changes nothing, such as the maximum of shares.
+    """
+    data, terms = target.row_data(), target.num_terms
+    most = block_size(target)
+    if terms <= most:
+        return function(target.rows(data), jnp.ones(terms, bool))
+    num_blocks = -(-terms // most)
+    size = -(-terms // num_blocks)
+
+    def block(k: Any) -> Any:
+        # The last block begins early enough to be full: padding would copy the data.
+        start = jnp.minimum(k * size, terms - size)
+        part = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), start, size), data)
+        return function(target.rows(part), start + jnp.arange(size) >= k * size)
+
+    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(block, jnp.zeros((), int)))
+
+    def add(sums: Any, k: Any) -> Any:
+        return jax.tree.map(combine, sums, block(k)), None
+
+    return jax.lax.scan(add, zero, jnp.arange(num_blocks))[0]
+
+
+def keep(real: Any, moments: Any) -> Any:
+    """The pytree of numbers, one a row, with zeros for the rows that are not real."""
+    return jax.tree.map(lambda x: jnp.where(real, x, 0), moments)
+
+
+@double_precision
+def _pointwise_log_likelihood(target: Any, z: Any) -> dict[str, np.ndarray]:
+    """log p(y_n | z) of each row of `target.row_data()`, for one point or for draws (n, dim)."""
+    return {"y": _over_rows(target, z, lambda part, points, _: _log_likelihood(target, part, points))}
+
+
+@double_precision
+def _replicated_responses(target: Any, z: Any, seed: int) -> dict[str, np.ndarray]:
+    """y_n ~ p(y | eta_n) for each row, one replicate for each row of z; empty where the likelihood cannot draw."""
+    key = jax.random.fold_in(jax.random.key(check_count("seed", seed, minimum=0)), _STREAM)
+    if jax.eval_shape(lambda: target.likelihood.draw(key, jnp.zeros(1, target.dtype))) is None:
+        return {}
+
+    def draw(part: Any, points: Draws, block: int) -> Any:
+        return _responses(target, part, points, jax.random.split(jax.random.fold_in(key, block), points.shape[0]))
+
+    return {"y": _over_rows(target, z, draw)}
+
+
+def _over_rows(target: Any, z: Any, function: Callable[[Any, Draws, int], Any]) -> np.ndarray:
+    """`function` of a block of rows at a time, so that features that are not stored need not be all at once."""
+    points = read_points(z, target.dim)
+    rows, data = jnp.asarray(np.atleast_2d(points), target.dtype), target.row_data()
+    size, parts = block_size(target), []
+    for block, start in enumerate(range(0, target.num_terms, size)):
+        # An index, so that it means a run of rows without a copy.
+        part = jax.tree.map(lambda x, start=start: x[start : start + size], data)
+        parts.append(np.asarray(function(part, rows, block)))
+    values = np.concatenate(parts, axis=1)
+    return values if points.ndim == 2 else values[0]
+
+
+@eqx.filter_jit
+def _log_likelihood(target: Any, part: Any, points: Draws) -> Any:
+    rows = target.rows(part)
+
+    def at(point: Any) -> Any:
+        eta = target.predictor(rows, point)
+        if rows.variance_offset is None:
+            return -target.likelihood.potential(eta, rows.response)
+        return target.likelihood.log_predictive(eta, rows.variance_offset, rows.response)
+
+    return jax.vmap(at)(points)
+
+
+@eqx.filter_jit
+def _responses(target: Any, part: Any, points: Draws, keys: Any) -> Any:
+    rows = target.rows(part)
+
+    def at(point: Any, key: RandomKey) -> Any:
+        noise_key, response_key = jax.random.split(key)
+        eta = target.predictor(rows, point)
+        if rows.variance_offset is not None:
+            eta = eta + jnp.sqrt(rows.variance_offset) * jax.random.normal(noise_key, eta.shape, eta.dtype)
+        return target.likelihood.draw(response_key, eta)
+
+    return jax.vmap(at)(points, keys)

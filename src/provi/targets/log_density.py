@@ -11,10 +11,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from provi.core.arguments import as_array, check_count, check_positive, double_precision
 from provi.core.captured import captured
-from provi.core.checks import as_array, check_count, check_positive
 from provi.core.lanczos import extreme_eigenvalues
-from provi.core.precision import double_precision
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 from provi.targets.assumptions import Assumptions, confront, declare
 from provi.targets.base import AbstractTarget, Constants

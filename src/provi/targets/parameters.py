@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.checks import as_array, check_count
-from provi.core.precision import default_dtype, floating_dtype
+from provi.core.arguments import as_array, check_count, default_dtype, floating_dtype
 from provi.core.types import Scalar, Vector
 
 

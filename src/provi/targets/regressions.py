@@ -1,4 +1,4 @@
-"""A linear model with any log-concave likelihood."""
+"""Bayesian regressions: y_n ~ p(y | x_n' z) with z ~ N(m, S), for one likelihood each or for any log-concave one."""
 
 import math
 from collections.abc import Sequence
@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import cho_factor, cho_solve
 
-from provi.core.checks import check_positive
-from provi.core.precision import double_precision
+from provi.core.arguments import check_positive, double_precision
 from provi.core.types import Scalar
 from provi.targets.data import read_design
 from provi.targets.likelihoods.base import AbstractLikelihood
@@ -22,8 +21,8 @@ from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.priors import GaussianPrior, gaussian_prior
 
 
-class GeneralisedLinearModel(AbstractLinearModel):
-    """y_n ~ p(y | eta = x_n' z) with z ~ N(m, S), for a log-concave likelihood.
+class AbstractRegression(AbstractLinearModel):
+    """A linear model of a table: its data and prior. A regression adds the `likelihood`, the last leaf.
 
     Strongly convex by its prior; smooth where the likelihood's second derivative is bounded for these responses.
     """
@@ -32,59 +31,14 @@ class GeneralisedLinearModel(AbstractLinearModel):
     response: Float[Array, " terms"]
     prior: GaussianPrior
     names: tuple[str, ...] | None = eqx.field(static=True)
-    likelihood: AbstractLikelihood
-
-    @double_precision
-    def __init__(
-        self,
-        X: Any,
-        y: Any,
-        likelihood: Any,
-        prior_scale: Any = 1.0,
-        *,
-        prior_covariance: Any = None,
-        prior_mean: Any = None,
-        intercept: bool = False,
-        names: Sequence[str] | None = None,
-    ):
-        """**Arguments:**
-
-        - `X`: (N, d) covariates, an array or a data frame.
-        - `y`: (N,) responses of the kind that the likelihood is for.
-        - `likelihood`: one of `provi.targets.likelihoods`, for instance `NegativeBinomial(2.0)`.
-        - `prior_scale`: a standard deviation for all coefficients, or one for each.
-        - `prior_covariance`: instead of `prior_scale`, variances or a covariance matrix.
-        - `prior_mean`: the prior mean; zero if not given.
-        - `intercept`: put a column of ones first.
-        - `names`: a name for each column of `X`.
-        """
-        if not isinstance(likelihood, AbstractLikelihood):
-            raise ValueError(f"likelihood must be one of provi.targets.likelihoods, not {likelihood!r}.")
-        if not likelihood.log_concave:
-            raise ValueError(
-                f"likelihood {type(likelihood).__name__} is not log-concave, and what is proven about linear models "
-                f"rests on convexity. Use a LogDensity target; or, for a UserLikelihood whose log_prob is concave in "
-                f"eta, say so with log_concave=True."
-            )
-        self.design, self.names = read_design(X, names, intercept)
-        self.likelihood = likelihood
-        self.response = jnp.asarray(likelihood.read_response(y, self.design.shape[0]), self.design.dtype)
-        self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
 
 
-# Bayesian logistic regression.
-
-
-class LogisticRegression(AbstractLinearModel):
+class LogisticRegression(AbstractRegression):
     """y_n ~ Bernoulli(sigmoid(x_n' z)) with z ~ N(m, S).
 
     Strongly convex by its prior (t0 = 0), smooth with t1 = 1/4.
     """
 
-    design: Float[Array, "terms dim"]
-    response: Float[Array, " terms"]
-    prior: GaussianPrior
-    names: tuple[str, ...] | None = eqx.field(static=True)
     likelihood: BernoulliLogit
 
     @double_precision
@@ -111,54 +65,10 @@ class LogisticRegression(AbstractLinearModel):
         """
         self.design, self.names = read_design(X, names, intercept)
         self.likelihood = BernoulliLogit()
-        self.response = jnp.asarray(self.likelihood.read_response(y, self.design.shape[0]), self.design.dtype)
-        self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
+        self.response, self.prior = _read_rest(self, y, prior_scale, prior_covariance, prior_mean)
 
 
-# Bayesian Poisson regression with the log link.
-
-
-class PoissonRegression(AbstractLinearModel):
-    """y_n ~ Poisson(exp(x_n' z)) with z ~ N(m, S). Strongly convex by its prior; not smooth."""
-
-    design: Float[Array, "terms dim"]
-    response: Float[Array, " terms"]
-    prior: GaussianPrior
-    names: tuple[str, ...] | None = eqx.field(static=True)
-    likelihood: Poisson
-
-    @double_precision
-    def __init__(
-        self,
-        X: Any,
-        y: Any,
-        prior_scale: Any = 1.0,
-        *,
-        prior_covariance: Any = None,
-        prior_mean: Any = None,
-        intercept: bool = False,
-        names: Sequence[str] | None = None,
-    ):
-        """**Arguments:**
-
-        - `X`: (N, d) covariates, an array or a data frame.
-        - `y`: (N,) counts 0, 1, 2, ...
-        - `prior_scale`: a standard deviation for all coefficients, or one for each.
-        - `prior_covariance`: instead of `prior_scale`, variances or a covariance matrix.
-        - `prior_mean`: the prior mean; zero if not given.
-        - `intercept`: put a column of ones first.
-        - `names`: a name for each column of `X`.
-        """
-        self.design, self.names = read_design(X, names, intercept)
-        self.likelihood = Poisson()
-        self.response = jnp.asarray(self.likelihood.read_response(y, self.design.shape[0]), self.design.dtype)
-        self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
-
-
-# Bayesian probit regression.
-
-
-class ProbitRegression(AbstractLinearModel):
+class ProbitRegression(AbstractRegression):
     """y_n ~ Bernoulli(Phi(x_n' z)) with z ~ N(m, S), Phi the standard normal distribution function.
 
     Strongly convex by its prior (t0 = 0), smooth with t1 = 1. The second derivative of -log Phi at t is
@@ -166,10 +76,6 @@ class ProbitRegression(AbstractLinearModel):
     proportional to exp(-z^2/2) on a half-line is 1-strongly log-concave (Brascamp-Lieb).
     """
 
-    design: Float[Array, "terms dim"]
-    response: Float[Array, " terms"]
-    prior: GaussianPrior
-    names: tuple[str, ...] | None = eqx.field(static=True)
     likelihood: BernoulliProbit
 
     @double_precision
@@ -184,35 +90,82 @@ class ProbitRegression(AbstractLinearModel):
         intercept: bool = False,
         names: Sequence[str] | None = None,
     ):
+        """**Arguments:** as for `LogisticRegression`."""
+        self.design, self.names = read_design(X, names, intercept)
+        self.likelihood = BernoulliProbit()
+        self.response, self.prior = _read_rest(self, y, prior_scale, prior_covariance, prior_mean)
+
+
+class PoissonRegression(AbstractRegression):
+    """y_n ~ Poisson(exp(x_n' z)) with z ~ N(m, S). Strongly convex by its prior; not smooth."""
+
+    likelihood: Poisson
+
+    @double_precision
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        prior_scale: Any = 1.0,
+        *,
+        prior_covariance: Any = None,
+        prior_mean: Any = None,
+        intercept: bool = False,
+        names: Sequence[str] | None = None,
+    ):
+        """**Arguments:** as for `LogisticRegression`, but `y` are counts 0, 1, 2, ..."""
+        self.design, self.names = read_design(X, names, intercept)
+        self.likelihood = Poisson()
+        self.response, self.prior = _read_rest(self, y, prior_scale, prior_covariance, prior_mean)
+
+
+class GeneralisedLinearModel(AbstractRegression):
+    """y_n ~ p(y | eta = x_n' z) with z ~ N(m, S), for a log-concave likelihood.
+
+    Strongly convex by its prior; smooth where the likelihood's second derivative is bounded for these responses.
+    """
+
+    likelihood: AbstractLikelihood
+
+    @double_precision
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        likelihood: Any,
+        prior_scale: Any = 1.0,
+        *,
+        prior_covariance: Any = None,
+        prior_mean: Any = None,
+        intercept: bool = False,
+        names: Sequence[str] | None = None,
+    ):
         """**Arguments:**
 
         - `X`: (N, d) covariates, an array or a data frame.
-        - `y`: (N,) labels 0 and 1, or booleans.
-        - `prior_scale`: a standard deviation for all coefficients, or one for each.
-        - `prior_covariance`: instead of `prior_scale`, variances or a covariance matrix.
-        - `prior_mean`: the prior mean; zero if not given.
-        - `intercept`: put a column of ones first.
-        - `names`: a name for each column of `X`.
+        - `y`: (N,) responses of the kind that the likelihood is for.
+        - `likelihood`: one of `provi.targets.likelihoods`, for instance `NegativeBinomial(2.0)`.
+        - `prior_scale`, `prior_covariance`, `prior_mean`, `intercept`, `names`: as for `LogisticRegression`.
         """
+        if not isinstance(likelihood, AbstractLikelihood):
+            raise ValueError(f"likelihood must be one of provi.targets.likelihoods, not {likelihood!r}.")
+        if not likelihood.log_concave:
+            raise ValueError(
+                f"likelihood {type(likelihood).__name__} is not log-concave, and what is proven about linear models "
+                f"rests on convexity. Use a LogDensity target; or, for a UserLikelihood whose log_prob is concave in "
+                f"eta, say so with log_concave=True."
+            )
         self.design, self.names = read_design(X, names, intercept)
-        self.likelihood = BernoulliProbit()
-        self.response = jnp.asarray(self.likelihood.read_response(y, self.design.shape[0]), self.design.dtype)
-        self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
+        self.likelihood = likelihood
+        self.response, self.prior = _read_rest(self, y, prior_scale, prior_covariance, prior_mean)
 
 
-# Bayesian linear regression: the model whose posterior is known exactly.
-
-
-class LinearRegression(AbstractLinearModel):
-    """y_n ~ N(x_n' z, noise_scale^2) with z ~ N(m, S).
+class LinearRegression(AbstractRegression):
+    """y_n ~ N(x_n' z, noise_scale^2) with z ~ N(m, S): the model whose posterior is known exactly.
 
     Strongly convex and smooth: t0 = t1 = 1/noise_scale^2, so both constants are tight.
     """
 
-    design: Float[Array, "terms dim"]
-    response: Float[Array, " terms"]
-    prior: GaussianPrior
-    names: tuple[str, ...] | None = eqx.field(static=True)
     likelihood: GaussianNoise
 
     @double_precision
@@ -233,17 +186,11 @@ class LinearRegression(AbstractLinearModel):
         - `X`: (N, d) covariates, an array or a data frame.
         - `y`: (N,) real responses.
         - `noise_scale`: the standard deviation of the noise.
-        - `prior_scale`: a standard deviation for all coefficients, or one for each.
-        - `prior_covariance`: instead of `prior_scale`, variances or a covariance matrix.
-        - `prior_mean`: the prior mean; zero if not given.
-        - `intercept`: put a column of ones first.
-        - `names`: a name for each column of `X`.
+        - `prior_scale`, `prior_covariance`, `prior_mean`, `intercept`, `names`: as for `LogisticRegression`.
         """
         self.design, self.names = read_design(X, names, intercept)
-        scale = np.asarray(check_positive("noise_scale", noise_scale), self.design.dtype)
-        self.likelihood = GaussianNoise(scale)
-        self.response = jnp.asarray(self.likelihood.read_response(y, self.design.shape[0]), self.design.dtype)
-        self.prior = gaussian_prior(self.dim, prior_scale, prior_covariance, prior_mean, self.design.dtype)
+        self.likelihood = GaussianNoise(np.asarray(check_positive("noise_scale", noise_scale), self.design.dtype))
+        self.response, self.prior = _read_rest(self, y, prior_scale, prior_covariance, prior_mean)
 
     @property
     def noise_scale(self) -> Scalar:
@@ -275,3 +222,12 @@ class LinearRegression(AbstractLinearModel):
         factor = cho_factor(prior_precision + weight * design.T @ design)
         prior_mean = np.asarray(self.prior.mean, np.float64)
         return cho_solve(factor, prior_precision @ prior_mean + weight * design.T @ response), factor
+
+
+def _read_rest(
+    model: AbstractRegression, y: Any, scale: Any, covariance: Any, mean: Any
+) -> tuple[Float[Array, " terms"], GaussianPrior]:
+    """Response and prior, once the design and the likelihood are there."""
+    response = model.likelihood.read_response(y, model.num_terms)
+    prior = gaussian_prior(model.dim, scale, covariance, mean, model.dtype)
+    return jnp.asarray(response, model.dtype), prior

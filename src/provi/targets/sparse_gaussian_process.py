@@ -1,4 +1,10 @@
-"""Sparse variational Gaussian processes: a linear model in the whitened values at the inducing points."""
+r"""Sparse variational Gaussian processes: a linear model in the whitened values at the inducing points.
+
+With $L L' = k(Z, Z) + jI$, Z the inducing points, the whitened inducing values $w = L^{-1}u$ are $N(0, I)$ a priori,
+and $f(x) = \phi(x)'w + e$, $\phi(x) = L^{-1}k(Z, x)$, $e \sim N(0, \kappa(x))$ independent of w,
+$\kappa(x) = k(x, x) - |\phi(x)|^2 \ge 0$. The jitter j makes u the function values with noise of variance j: these are
+inducing variables like any others, so that the bound on the evidence stays a bound.
+"""
 
 from typing import Any, ClassVar
 
@@ -9,10 +15,8 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from provi.core.checks import as_array, check_count
-from provi.core.memory import available_bytes
+from provi.core.arguments import as_array, available_bytes, check_count, double_precision, floating_dtype
 from provi.core.pivoted_cholesky import pivoted_cholesky
-from provi.core.precision import double_precision, floating_dtype
 from provi.core.types import Matrix, Scalar, Vector
 from provi.kernels import AbstractKernel, SquaredExponential
 from provi.targets.data import default_names
@@ -20,61 +24,8 @@ from provi.targets.likelihoods import AbstractLikelihood, BernoulliLogit
 from provi.targets.linear_model import AbstractLinearModel, Rows, sum_over_rows
 from provi.targets.priors import GaussianPrior, gaussian_prior
 
-# Inducing points of a sparse Gaussian process, and the features that they give every input.
-#
-# With $L L' = k(Z, Z) + jI$ the whitened inducing values $w = L^{-1}u$ are $N(0, I)$ a priori, and
-# $f(x) = \phi(x)'w + e$, $\phi(x) = L^{-1}k(Z, x)$, $e \sim N(0, \kappa(x))$ independent of w,
-# $\kappa(x) = k(x, x) - |\phi(x)|^2 \ge 0$. The jitter j makes u the function values with noise of variance j: these
-# are
-# inducing variables like any others, so that the bound on the evidence stays a bound.
-
-
-CANDIDATES_PER_POINT, _FEWEST_CANDIDATES = 8, 2000
+_CANDIDATES_PER_POINT, _FEWEST_CANDIDATES = 8, 2000
 """Among how many inputs, drawn without replacement, the inducing points are chosen."""
-
-
-def inducing_factor(kernel: AbstractKernel, inducing: Any, jitter: Any) -> Any:
-    """L, the Cholesky factor of k(Z, Z) + jitter * mean variance * I; traced and differentiable."""
-    gram = kernel.matrix(inducing)
-    added = jitter * jnp.mean(kernel.diagonal(inducing))
-    return jnp.linalg.cholesky(gram + added * jnp.eye(gram.shape[0], dtype=gram.dtype))
-
-
-def inducing_features(kernel: AbstractKernel, inducing: Any, factor: Any, inputs: Any) -> tuple[Any, Any]:
-    """phi and kappa of every input, (n, M) and (n,); kappa is not below 0 by rounding."""
-    features = solve_triangular(factor, kernel.matrix(inputs, inducing).T, lower=True).T
-    left = kernel.diagonal(inputs) - jnp.sum(features**2, axis=1)
-    return features, jnp.maximum(left, 0)
-
-
-def choose_inducing(inducing: Any, inputs: np.ndarray, kernel: AbstractKernel, seed: int) -> np.ndarray:
-    """The user's own points, or a number of inputs chosen greedily.
-
-    Each next point is the candidate whose value is the least determined by the points so far, the one with the
-    largest kappa: the pivots of the Cholesky factor of the candidates' covariances (greedy variance selection of Burt,
-    Rasmussen and van der Wilk 2020). Fewer points come back where the rest would add nothing but rounding.
-    """
-    if np.ndim(inducing) == 0:
-        wanted = check_count("inducing", inducing)
-        rng = np.random.default_rng(seed)
-        num = min(len(inputs), max(_FEWEST_CANDIDATES, CANDIDATES_PER_POINT * wanted))
-        candidates = inputs if num == len(inputs) else inputs[np.sort(rng.choice(len(inputs), num, replace=False))]
-        pivots, used = _greedy(kernel, jnp.asarray(candidates), min(wanted, num))
-        return candidates[np.asarray(pivots)[: max(int(used), 1)]]
-    points = as_array("inducing", inducing, ndim=2)
-    if points.shape[1] != inputs.shape[1]:
-        raise ValueError(f"inducing has {points.shape[1]} columns, but X has {inputs.shape[1]}: give both the same.")
-    return points.astype(inputs.dtype)
-
-
-@eqx.filter_jit
-def _greedy(kernel: AbstractKernel, candidates: Any, rank: int) -> tuple[Any, Any]:
-    def column(index: Any) -> Any:
-        chosen = jax.lax.dynamic_slice_in_dim(candidates, index, 1)
-        return kernel.matrix(candidates, chosen)[:, 0]
-
-    found = pivoted_cholesky(column, kernel.diagonal(candidates), rank)
-    return found.pivots, found.num_pivots
 
 
 _SHARE_OF_MEMORY = 0.4
@@ -87,7 +38,7 @@ class SparseGaussianProcess(AbstractLinearModel):
     r"""$y_n \sim p(y_n | f(x_n))$, $f \sim GP(0, k)$, seen through M inducing points.
 
     The parameters are the whitened inducing values $w \sim N(0, I)$; row n has the features $\phi_n$ and the variance
-    offset $\kappa_n$ of `targets.sparse_gaussian_process`. For $q(w) = N(m, V)$ the ELBO
+    offset $\kappa_n$ above. For $q(w) = N(m, V)$ the ELBO
     $\sum_n E\log p(y_n | f_n) - KL(q\|N(0, I))$, $f_n \sim N(\phi_n'm, \phi_n'V\phi_n + \kappa_n)$, is a lower bound
     on the log evidence of the full process (Titsias 2009; Hensman et al. 2013), and convex for log-concave
     likelihoods: `provi.fit` finds its maximum by natural gradients and proves how far it is from it. The gap is to
@@ -138,7 +89,7 @@ class SparseGaussianProcess(AbstractLinearModel):
         _check_parts(self.kernel, self.likelihood)
         self.response = jnp.asarray(self.likelihood.read_response(y, table.shape[0]), dtype)
         self.inputs = jnp.asarray(table, dtype)
-        self.inducing = jnp.asarray(choose_inducing(inducing, np.asarray(self.inputs), self.kernel, seed))
+        self.inducing = jnp.asarray(_choose_inducing(inducing, np.asarray(self.inputs), self.kernel, seed))
         share = (1e-6 if jnp.finfo(dtype).eps < 1e-10 else 1e-4) if relative_jitter is None else relative_jitter
         if not (np.isfinite(share) and share >= 0):
             raise ValueError(f"relative_jitter must be a number of at least 0, not {relative_jitter}.")
@@ -220,6 +171,50 @@ class SparseGaussianProcess(AbstractLinearModel):
         if points.shape[1] != self.inputs.shape[1]:
             raise ValueError(f"X_new has {points.shape[1]} columns, but X has {self.inputs.shape[1]}.")
         return _predict(self, np.asarray(mean), np.asarray(covariance_factor), points.astype(self.dtype))
+
+
+def inducing_factor(kernel: AbstractKernel, inducing: Any, jitter: Any) -> Any:
+    """L, the Cholesky factor of k(Z, Z) + jitter * mean variance * I; traced and differentiable."""
+    gram = kernel.matrix(inducing)
+    added = jitter * jnp.mean(kernel.diagonal(inducing))
+    return jnp.linalg.cholesky(gram + added * jnp.eye(gram.shape[0], dtype=gram.dtype))
+
+
+def inducing_features(kernel: AbstractKernel, inducing: Any, factor: Any, inputs: Any) -> tuple[Any, Any]:
+    """phi and kappa of every input, (n, M) and (n,); kappa is not below 0 by rounding."""
+    features = solve_triangular(factor, kernel.matrix(inputs, inducing).T, lower=True).T
+    left = kernel.diagonal(inputs) - jnp.sum(features**2, axis=1)
+    return features, jnp.maximum(left, 0)
+
+
+def _choose_inducing(inducing: Any, inputs: np.ndarray, kernel: AbstractKernel, seed: int) -> np.ndarray:
+    """The user's own points, or a number of inputs chosen greedily.
+
+    Each next point is the candidate whose value is the least determined by the points so far, the one with the
+    largest kappa: the pivots of the Cholesky factor of the candidates' covariances (greedy variance selection of Burt,
+    Rasmussen and van der Wilk 2020). Fewer points come back where the rest would add nothing but rounding.
+    """
+    if np.ndim(inducing) == 0:
+        wanted = check_count("inducing", inducing)
+        rng = np.random.default_rng(seed)
+        num = min(len(inputs), max(_FEWEST_CANDIDATES, _CANDIDATES_PER_POINT * wanted))
+        candidates = inputs if num == len(inputs) else inputs[np.sort(rng.choice(len(inputs), num, replace=False))]
+        pivots, used = _greedy(kernel, jnp.asarray(candidates), min(wanted, num))
+        return candidates[np.asarray(pivots)[: max(int(used), 1)]]
+    points = as_array("inducing", inducing, ndim=2)
+    if points.shape[1] != inputs.shape[1]:
+        raise ValueError(f"inducing has {points.shape[1]} columns, but X has {inputs.shape[1]}: give both the same.")
+    return points.astype(inputs.dtype)
+
+
+@eqx.filter_jit
+def _greedy(kernel: AbstractKernel, candidates: Any, rank: int) -> tuple[Any, Any]:
+    def column(index: Any) -> Any:
+        chosen = jax.lax.dynamic_slice_in_dim(candidates, index, 1)
+        return kernel.matrix(candidates, chosen)[:, 0]
+
+    found = pivoted_cholesky(column, kernel.diagonal(candidates), rank)
+    return found.pivots, found.num_pivots
 
 
 def _check_parts(kernel: Any, likelihood: Any) -> None:

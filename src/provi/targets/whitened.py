@@ -2,12 +2,12 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.checks import as_array
-from provi.core.precision import double_precision
+from provi.core.arguments import as_array, double_precision
 from provi.core.types import Indices, Matrix, Scalar, Vector
 from provi.targets.base import AbstractFiniteSum, AbstractTarget, Constant, Constants, outer_spectrum, proven
 from provi.targets.data import default_names
@@ -15,7 +15,43 @@ from provi.targets.data import default_names
 Bounds = tuple[np.ndarray, np.ndarray | None] | None
 
 
-class Whitened(AbstractTarget):
+class AbstractWhitened(AbstractTarget):
+    """What every target in other coordinates z = shift + factor @ x says."""
+
+    target: eqx.AbstractVar[AbstractTarget]
+    shift: eqx.AbstractVar[Vector]
+    factor: eqx.AbstractVar[Matrix | Vector]
+
+    @property
+    def dim(self) -> int:
+        """The dimension of the target."""
+        return self.target.dim
+
+    @property
+    def dtype(self) -> Any:
+        """The floating type of the target."""
+        return self.target.dtype
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """`x[0]`, `x[1]`, ...: mixtures of the target's parameters."""
+        return default_names("x", self.dim)
+
+    def original(self, x: Vector) -> Vector:
+        """z = shift + factor @ x."""
+        return self.shift + _times(self.factor, x)
+
+    def curvature_bounds(self) -> Bounds:
+        """factor' H factor for the target's bounds H."""
+        return _bounds(self.target, self.factor)
+
+    @property
+    def constants(self) -> Constants:
+        """From the target's matrices where it has them, else from its numbers and the factor's extremes."""
+        return _constants(self.target, self.factor)
+
+
+class Whitened(AbstractWhitened):
     """The law of x where z = shift + factor @ x follows `target`: p(x) = p_target(z) |det factor|."""
 
     target: AbstractTarget
@@ -33,40 +69,12 @@ class Whitened(AbstractTarget):
         self.target = target
         self.shift, self.factor = _coordinates(target, shift, factor)
 
-    @property
-    def dim(self) -> int:
-        """The dimension of the target."""
-        return self.target.dim
-
-    @property
-    def dtype(self) -> Any:
-        """The floating type of the target."""
-        return self.target.dtype
-
-    @property
-    def parameter_names(self) -> tuple[str, ...]:
-        """`x[0]`, `x[1]`, ...: mixtures of the target's parameters."""
-        return default_names("x", self.dim)
-
-    def original(self, x: Vector) -> Vector:
-        """z = shift + factor @ x."""
-        return self.shift + _times(self.factor, x)
-
     def potential(self, x: Vector) -> Scalar:
         """-log p_target(shift + factor @ x) - log|det factor|."""
         return self.target.potential(self.original(x)) - _log_det(self.factor)
 
-    def curvature_bounds(self) -> Bounds:
-        """factor' H factor for the target's bounds H."""
-        return _bounds(self.target, self.factor)
 
-    @property
-    def constants(self) -> Constants:
-        """From the target's matrices where it has them, else from its numbers and the factor's extremes."""
-        return _constants(self.target, self.factor)
-
-
-class WhitenedFiniteSum(AbstractFiniteSum):
+class WhitenedFiniteSum(AbstractWhitened, AbstractFiniteSum):
     """`Whitened`, for a target that is a sum over data: its mini-batches carry over."""
 
     target: AbstractFiniteSum
@@ -80,28 +88,9 @@ class WhitenedFiniteSum(AbstractFiniteSum):
         self.shift, self.factor = _coordinates(target, shift, factor)
 
     @property
-    def dim(self) -> int:
-        """The dimension of the target."""
-        return self.target.dim
-
-    @property
-    def dtype(self) -> Any:
-        """The floating type of the target."""
-        return self.target.dtype
-
-    @property
     def num_terms(self) -> int:
         """The number of data terms of the target."""
         return self.target.num_terms
-
-    @property
-    def parameter_names(self) -> tuple[str, ...]:
-        """`x[0]`, `x[1]`, ...: mixtures of the target's parameters."""
-        return default_names("x", self.dim)
-
-    def original(self, x: Vector) -> Vector:
-        """z = shift + factor @ x."""
-        return self.shift + _times(self.factor, x)
 
     def prior_potential(self, x: Vector) -> Scalar:
         """The prior's part, with -log|det factor|."""
@@ -110,15 +99,6 @@ class WhitenedFiniteSum(AbstractFiniteSum):
     def term_potentials(self, x: Vector, indices: Indices | slice) -> Float[Array, " batch"]:
         """The target's terms at shift + factor @ x."""
         return self.target.term_potentials(self.original(x), indices)
-
-    def curvature_bounds(self) -> Bounds:
-        """factor' H factor for the target's bounds H."""
-        return _bounds(self.target, self.factor)
-
-    @property
-    def constants(self) -> Constants:
-        """As for `Whitened`."""
-        return _constants(self.target, self.factor)
 
 
 def _times(factor: Matrix | Vector, x: Vector) -> Vector:

@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from provi.core.checks import check_positive
+from provi.core.arguments import check_positive
 from provi.theory.inputs import Counts, Curve, as_curve, check_counts, smallest_count
 
 

@@ -10,7 +10,7 @@ origin, hence at least $c|w|^r$; with $-\log\det C \ge -d\log(|C|_F/\sqrt d)$ th
 
 import dataclasses
 
-from provi.core.checks import check_positive
+from provi.core.arguments import check_positive
 from provi.theory.inputs import Number
 
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from provi.core.checks import check_count, check_positive
+from provi.core.arguments import check_count, check_positive
 from provi.theory.inputs import Number, check_nonnegative, check_sequence
 
 

@@ -16,7 +16,7 @@ import dataclasses
 
 import numpy as np
 
-from provi.core.checks import check_positive
+from provi.core.arguments import check_positive
 from provi.theory.inputs import Number, check_nonnegative, check_sequence
 from provi.theory.noise import NoiseBound
 

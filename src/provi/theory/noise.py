@@ -12,7 +12,7 @@ $\kappa > 3$ (Laplace, Student-t), where the printed bound is violated. Everythi
 
 import dataclasses
 
-from provi.core.checks import check_count, check_positive
+from provi.core.arguments import check_count, check_positive
 from provi.theory.inputs import Number, check_nonnegative
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from provi.core.checks import check_positive
+from provi.core.arguments import check_positive
 from provi.theory.inputs import Counts, Curve, Number, as_curve, check_counts, check_nonnegative, check_sequence
 
 

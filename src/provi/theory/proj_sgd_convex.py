@@ -12,7 +12,7 @@ $r_0 = |w_0-w^\star|^2$. Here the second moment enters, not the variance: for $N
 
 import math
 
-from provi.core.checks import check_count, check_positive
+from provi.core.arguments import check_count, check_positive
 from provi.theory import weighted_average
 from provi.theory.inputs import Counts, Curve, Number, check_nonnegative, smallest_count
 from provi.theory.noise import NoiseBound

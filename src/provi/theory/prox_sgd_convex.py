@@ -11,7 +11,7 @@ exactly: pass `minibatch_noise(noise, N, 0.0, 0.0)`.
 
 import math
 
-from provi.core.checks import check_count, check_positive
+from provi.core.arguments import check_count, check_positive
 from provi.theory import weighted_average
 from provi.theory.inputs import (
     Counts,

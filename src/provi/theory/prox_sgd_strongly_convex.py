@@ -18,7 +18,7 @@ import math
 
 import numpy as np
 
-from provi.core.checks import check_count, check_positive
+from provi.core.arguments import check_count, check_positive
 from provi.theory import anytime
 from provi.theory.inputs import (
     Counts,

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from provi.core.checks import check_positive
+from provi.core.arguments import check_positive
 from provi.theory.inputs import Number, check_nonnegative, check_sequence
 
 

@@ -8,7 +8,7 @@ convex functions of $w$ for any base.
 
 import math
 
-from provi.core.checks import check_count, check_positive
+from provi.core.arguments import check_count, check_positive
 from provi.theory.inputs import Number, check_nonnegative
 
 

@@ -12,7 +12,7 @@ linear rate, slower by the factor $1+\theta^2$, with no noise floor. Reached for
 
 import numpy as np
 
-from provi.core.checks import check_positive
+from provi.core.arguments import check_positive
 from provi.theory.inputs import Counts, Curve, Number, as_curve, check_at_most, check_counts, check_nonnegative
 
 

@@ -14,7 +14,7 @@ number of runs, by Markov's inequality. The rate in the number of steps is that 
 import dataclasses
 import math
 
-from provi.core.checks import check_count, check_positive
+from provi.core.arguments import check_count, check_positive
 from provi.theory.inputs import Number, check_nonnegative
 
 

@@ -9,7 +9,7 @@ from provi.core.compilation import quick_jit
 from provi.models.missing.chains import start_chains
 from provi.models.missing.conditional import Parameters
 from provi.models.missing.monte_carlo_error import assess, sweep
-from provi.models.missing.stochastic_solvers import Carried, sweep_pass, zero_mean
+from provi.models.missing.stochastic_solvers import Carried, Pass, sweep_pass, zero_mean
 from provi.models.missing.surrogate import MissingSurrogate
 from support.missing_rows import P, solved_problem
 from support.statistics import assert_mean
@@ -46,8 +46,8 @@ def test_estimated_gap_is_the_exact_one_away_from_the_maximum(problem):
     moved = Parameters(best.coefficients + 0.02, best.mean - 0.01, best.covariance * 1.01)
     chains = start_chains(jax.random.key(1), rows.labels)
     carried = Carried(None, zero_mean(moved), chains, jnp.asarray(np.zeros((), int)))
-    given = (jax.random.key(2), np.asarray(1), surrogate, np.asarray(400), moved, carried, np.asarray(1.0), False)
-    verdict = assess(surrogate, moved, *sweep_pass(*given)[2])
+    given = Pass(jax.random.key(2), np.asarray(1), surrogate, np.asarray(400), moved)
+    verdict = assess(surrogate, moved, *sweep_pass(given, carried, np.asarray(1.0), False)[2])
     assert float(verdict.noise) < 0.01 * gap(moved)
     # Half the squared Newton step against the difference of log-likelihoods: cubic terms are a few percent here.
     np.testing.assert_allclose(float(verdict.remaining), gap(moved), rtol=0.1)

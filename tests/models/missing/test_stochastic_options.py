@@ -7,7 +7,7 @@ import pytest
 from provi.models.missing.conditional import make_rows
 from provi.models.missing.exact_solver import initial_parameters, solve_exact
 from provi.models.missing.likelihood import log_likelihood
-from provi.models.missing.stochastic_solvers import solve_mcem, solve_misso
+from provi.models.missing.stochastic_solvers import StochasticOptions, solve_mcem, solve_misso
 from provi.schedules.batch_sizes import PolynomialBatch
 from support.missing_rows import N, table
 
@@ -33,7 +33,7 @@ def test_a_constrained_covariance_is_stopped_in_the_complete_metric(problem):
     def objective(parameters):
         return float(log_likelihood(parameters, rows)) - 0.5 * float(jnp.sum(penalty * parameters.coefficients**2))
 
-    found = solve_mcem(rows, start, tol=TOL, **shared)
+    found = solve_mcem(rows, start, StochasticOptions(tol=TOL, **shared))
     assert found.converged and objective(exact.parameters) - objective(found.parameters) < TOL
     np.testing.assert_array_equal(found.parameters.covariance, np.diag(np.diag(found.parameters.covariance)))
 
@@ -41,14 +41,13 @@ def test_a_constrained_covariance_is_stopped_in_the_complete_metric(problem):
 def test_schedules_record_and_no_checks_without_a_tolerance(problem):
     rows, start = problem
     seen = []
-    found = solve_mcem(
-        rows,
-        start,
+    options = StochasticOptions(
         num_draws=PolynomialBatch(2, 2.0),
         tol=0.0,
         max_passes=5,
         record=lambda passes, parameters: seen.append((passes, parameters)),
     )
+    found = solve_mcem(rows, start, options)
     assert [entry["num_draws"] for entry in found.trace] == [2, 8, 18, 32, 50]
     assert [passes for passes, _ in seen] == [1, 2, 3, 4, 5] and seen[-1][1] is found.parameters
     assert not found.converged and np.isnan(found.gap_estimate) and "No check" in found.message
@@ -68,5 +67,7 @@ def test_schedules_record_and_no_checks_without_a_tolerance(problem):
 )
 def test_wrong_arguments_are_named(problem, argument, wrong):
     rows, start = problem
+    own = {argument: wrong} if argument in ("share", "batch", "order") else {}
+    options = StochasticOptions() if own else StochasticOptions(**{argument: wrong})
     with pytest.raises(ValueError, match=argument):
-        solve_misso(rows, start, **{argument: wrong})
+        solve_misso(rows, start, options, **own)

@@ -13,10 +13,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import r2_score
 
-from provi.core.outcomes import Outcome
 from provi.models import BayesianNetwork
-from provi.models.network import metrics
+from provi.models.network import predictive as metrics
 from provi.nets import Perceptron
+from provi.runtime.record import Outcome
 from provi.schedules import ConstantBatch
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, brier_score_loss, log_loss
 
-from provi.models.network import metrics
+from provi.models.network import predictive as metrics
 
 RNG = np.random.default_rng(5)
 DRAWS = RNG.dirichlet(np.full(4, 0.7), size=(6, 300))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from provi.models.network import metrics
+from provi.models.network import predictive as metrics
 from provi.models.network.plots import plot_reliability, plot_rotation_entropy, plot_training
 from provi.report.style import save_figure
 

@@ -1,6 +1,6 @@
 """What a progress bar says of a run over data."""
 
-from provi.runtime.progress import ProgressBar, show_throughput
+from provi.runtime.record import ProgressBar, show_throughput
 
 
 def test_rows_a_second_since_the_compiler_was_done():

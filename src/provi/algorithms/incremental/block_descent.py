@@ -25,7 +25,7 @@ from provi.algorithms.incremental.incremental import as_sampling, latest_elbo
 from provi.algorithms.incremental.misso import average_draws
 from provi.algorithms.incremental.quadratic_surrogate import AbstractQuadratic
 from provi.algorithms.incremental.surrogate_table import as_like, last_occurrences
-from provi.core.checks import check_positive
+from provi.core.arguments import check_positive
 from provi.core.tree import all_finite, inner, select, squared_norm
 from provi.core.types import Count, Flag, Indices, RandomKey
 from provi.schedules.batch_sizes import AbstractBatchSize, as_batch_size
@@ -58,10 +58,11 @@ class AbstractBlockDescent(AbstractAlgorithm):
     rule: AbstractVar[Any]
     rate: AbstractVar[Any]
     sampling: AbstractVar[Any]
+    num_draws: AbstractVar[AbstractBatchSize]
     surrogate: AbstractVar[AbstractQuadratic | None]
 
     guards_itself: ClassVar[bool] = True
-    quantities: ClassVar[tuple[str, str, str]] = ("a block's value or gradient", "the step", "the new parameters")
+    quantities: ClassVar[tuple[str, str, str]] = ("a block's value or gradient", "", "the new parameters")
 
     def __check_init__(self):
         if not isinstance(self.rule, optax.GradientTransformation):
@@ -107,20 +108,16 @@ class AbstractBlockDescent(AbstractAlgorithm):
             state.step + 1,
         )
         dtype = shrink.dtype
-        info = StepInfo(
-            rate.astype(dtype),
-            self.draws_at(state.step),
-            slope.astype(dtype),
-            jnp.zeros((), dtype),
-            jnp.where(jnp.isfinite(slope), size, 0).astype(dtype),
-        )
+        size = jnp.where(jnp.isfinite(slope), size, 0).astype(dtype)
+        norms = (slope.astype(dtype), jnp.zeros((), dtype), size)
+        info = StepInfo(rate.astype(dtype), self.cost_at(state.step), norms)
         return kept, Visit(rows, places, accepted), info
 
     def epoch(self, step: Count) -> Count:
         """The number of whole passes over the terms before visit number `step`."""
         return step * self.sampling.batch // self.resolved().num_terms
 
-    def draws_at(self, step):
+    def cost_at(self, step):
         visit = self.num_draws(self.epoch(step)).astype(int) * self.sampling.batch
         return jnp.minimum(visit, _LARGEST_COUNT).astype(jnp.int32)
 
@@ -240,19 +237,19 @@ def bayes_by_backprop(rate: Any, **options: Any) -> BlockRule:
 
     `options` of this and the next ones are `sampling` and `num_draws` of `BlockRule`.
     """
-    return BlockRule(_PLAIN, rate, **options)
+    return BlockRule(rule=_PLAIN, rate=rate, **options)
 
 
 def momentum(rate: Any, decay: float = 0.9, **options: Any) -> BlockRule:
     r"""The heavy ball: $v_k = \beta v_{k-1}+g_k$, $\theta_{k+1} = \theta_k-\gamma v_k$, with $\beta$ = `decay` < 1."""
     if not check_positive("decay", decay) < 1:
         raise ValueError(f"decay must be below 1, not {decay}: the sum of the gradients would grow without end.")
-    return BlockRule(_momentum(float(decay)), rate, **options)
+    return BlockRule(rule=_momentum(float(decay)), rate=rate, **options)
 
 
 def adam(rate: Any, **options: Any) -> BlockRule:
     """Adam with the decays 0.9 and 0.999 (Kingma and Ba 2015)."""
-    return BlockRule(_ADAM, rate, **options)
+    return BlockRule(rule=_ADAM, rate=rate, **options)
 
 
 def adagrad(rate: Any, **options: Any) -> BlockRule:
@@ -260,4 +257,4 @@ def adagrad(rate: Any, **options: Any) -> BlockRule:
 
     The sum begins at zero. optax would begin at 0.1, which gradients per datum take long to reach.
     """
-    return BlockRule(_ADAGRAD, rate, **options)
+    return BlockRule(rule=_ADAGRAD, rate=rate, **options)

@@ -26,13 +26,13 @@ from jaxtyping import Array, Float
 
 from provi.algorithms.base import check_parts
 from provi.algorithms.incremental.quadratic_surrogate import AbstractQuadratic, Expansion, check_weights
-from provi.core.checks import check_count
+from provi.core.arguments import check_count
 from provi.core.types import Count, Scalar
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point
 from provi.families.scales import Diagonal, Triangular
 from provi.geometry.constraints import Box
-from provi.geometry.proximal import prox_negative_entropy
+from provi.geometry.operators import prox_negative_entropy
 from provi.targets.base import AbstractFiniteSum, AbstractTarget, outer_spectrum
 from provi.targets.linear_model import AbstractLinearModel
 

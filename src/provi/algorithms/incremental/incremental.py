@@ -33,7 +33,7 @@ from provi.algorithms.incremental.surrogate_table import (
     where_rows,
 )
 from provi.algorithms.incremental.surrogates import AbstractSurrogate
-from provi.core.checks import check_count
+from provi.core.arguments import check_count
 from provi.core.tree import all_finite, select
 from provi.core.types import Count, Flag, Indices, RandomKey, Scalar
 from provi.schedules.sampling import AbstractSampling, ReshuffledSampling
@@ -82,7 +82,7 @@ def _largest(tree: Any) -> Scalar:
     return jnp.max(jnp.stack([jnp.max(jnp.abs(leaf), initial=0).astype(float) for leaf in jax.tree.leaves(tree)]))
 
 
-def step_info(old: Any, new: Any, built: Flag, accepted: Flag, num_draws: Count) -> StepInfo:
+def step_info(old: Any, new: Any, built: Flag, accepted: Flag, cost: Count) -> StepInfo:
     """What a visit tells: how far the parameters moved and how large they are, NaN for what was not finite.
 
     Both in the largest entry, which is finite when all entries are.
@@ -91,13 +91,8 @@ def step_info(old: Any, new: Any, built: Flag, accepted: Flag, num_draws: Count)
     one = jnp.ones((), dtype)
     moved = _largest(jax.tree.map(jnp.subtract, new, old)).astype(dtype)
     size = _largest(new).astype(dtype)
-    return StepInfo(
-        one,
-        num_draws.astype(jnp.int32),
-        jnp.where(built, jnp.where(accepted, moved, 0), jnp.nan),
-        0 * one,
-        jnp.where(accepted | ~built, size, jnp.nan),
-    )
+    moved = jnp.where(built, jnp.where(accepted, moved, 0), jnp.nan)
+    return StepInfo(one, cost.astype(jnp.int32), (moved, 0 * one, jnp.where(accepted | ~built, size, jnp.nan)))
 
 
 def check_minimiser(shapes: Any, parameters: Any) -> None:
@@ -141,13 +136,15 @@ class AbstractIncremental(AbstractAlgorithm):
 
     guards_itself: ClassVar[bool] = True
     donated_fields: ClassVar[tuple[str, ...]] = ("table", "chains")
-    """What the compiled loop overwrites, where other methods' states are copied (`provi.runtime.loop`)."""
-
     quantities: ClassVar[tuple[str, str, str]] = (
         "a surrogate's statistics",
-        "the step",
+        "",
         "the minimiser of the surrogates",
     )
+
+    @abstractmethod
+    def draws(self, epoch: Count) -> Count:
+        """Draws a surrogate in pass number `epoch`; 1 where expectations are exact."""
 
     @abstractmethod
     def first_chains(
@@ -217,7 +214,7 @@ class AbstractIncremental(AbstractAlgorithm):
     def _built(self, key: RandomKey, surrogate: AbstractSurrogate, state: MISSOState, wanted: Any) -> MISSOState:
         """The state with a table built from nothing, if the flag `wanted` holds."""
         n, parameters = surrogate.num_terms, state.parameters
-        num_draws = self.num_draws(jnp.zeros((), int))
+        num_draws = self.draws(jnp.zeros((), int))
 
         def build(k, rows, real, carry):
             table, mean, chains = carry
@@ -286,24 +283,23 @@ class AbstractIncremental(AbstractAlgorithm):
         start, order, draws = jax.random.split(key, 3)
         state = self._built(start, surrogate, state, state.step == 0)
         rows = self.sampling.indices(order, state.step, surrogate.num_terms)
-        num_draws = self.num_draws(self.epoch(state.step))
+        num_draws = self.draws(self.epoch(state.step))
         new, info = self._visited(jax.random.fold_in(draws, state.step), surrogate, state, rows, num_draws)
-        return new, eqx.tree_at(lambda info: info.num_draws, info, self.draws_at(state.step))
+        return new, eqx.tree_at(lambda info: info.cost, info, self.cost_at(state.step))
 
     def epoch(self, step: Count) -> Count:
         """The number of whole passes over the terms before visit number `step`."""
         return step * self.sampling.batch // self._resolved().num_terms
 
-    def draws_at(self, step):
-        visit = self.num_draws(self.epoch(step)).astype(int) * self.sampling.batch
-        start = self.num_draws(jnp.zeros_like(step)).astype(int) * self._resolved().num_terms
+    def cost_at(self, step):
+        visit = self.draws(self.epoch(step)).astype(int) * self.sampling.batch
+        start = self.draws(jnp.zeros_like(step)).astype(int) * self._resolved().num_terms
         return jnp.minimum(visit + jnp.where(step == 0, start, 0), _LARGEST_COUNT).astype(jnp.int32)
 
     def output(self, state):
         return state.parameters
 
     def arranged(self, state: MISSOState) -> MISSOState:
-        """The state, told how it lies on several devices: at both ends of the compiled loop, so that they agree."""
         return _arranged(self._resolved(), state)
 
     def recorded_elbo(self, state):

@@ -10,7 +10,7 @@ from provi.algorithms.guarantee import Guarantee
 from provi.algorithms.incremental.incremental import AbstractIncremental, MISSOState, as_refresh, as_sampling
 from provi.algorithms.incremental.surrogates import AbstractSurrogate
 from provi.core.types import Count, Indices, RandomKey
-from provi.schedules.batch_sizes import AbstractBatchSize, ConstantBatch, OffsetPolynomialBatch, as_batch_size
+from provi.schedules.batch_sizes import AbstractBatchSize, OffsetPolynomialBatch, as_batch_size
 
 __all__ = ["MISSO", "MISSOState", "average_draws"]
 
@@ -96,6 +96,9 @@ class MISSO(AbstractIncremental):
     surrogate: AbstractSurrogate | None = None
     for_target: bool = eqx.field(static=True, default=False)
 
+    def draws(self, epoch):
+        return self.num_draws(epoch)
+
     def first_chains(self, key, surrogate, parameters, rows, prepared):
         return surrogate.start_chains(key, parameters, rows, prepared)
 
@@ -113,7 +116,7 @@ class MISO(AbstractIncremental):
     Minimises $n^{-1}\sum_iL_i(\theta)$ over a convex set; the update is that of `MISSO` with the surrogates themselves.
     With b = n it is majorisation-minimisation (EM), with b = 1 Neal and Hinton's incremental EM.
 
-    **Arguments:** as of `MISSO`.
+    **Arguments:** as of `MISSO`, but for `num_draws`: there are no draws.
 
     **Requires** an `AbstractSurrogate` with `expect`, or one whose `build` needs no summary.
     **Guarantee**: the mean surrogate, which is above the objective, falls at each visit; Theorem 1 without its noise
@@ -125,10 +128,13 @@ class MISO(AbstractIncremental):
     constraint: Any = None
     refresh_every: Any = eqx.field(default=1, converter=as_refresh)
     curvature: Any = None
-    num_draws: AbstractBatchSize = eqx.field(default_factory=lambda: ConstantBatch(1))
     guarantee: Guarantee | None = eqx.field(static=True, default=None)
     surrogate: AbstractSurrogate | None = None
     for_target: bool = eqx.field(static=True, default=False)
+
+    def draws(self, epoch):
+        del epoch
+        return jnp.ones((), jnp.int32)
 
     def first_chains(self, key, surrogate, parameters, rows, prepared):
         return None

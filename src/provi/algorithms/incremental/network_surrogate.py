@@ -26,8 +26,7 @@ from provi.algorithms.incremental.quadratic_surrogate import (
     QuadraticStatistics,
     check_table_dtype,
 )
-from provi.core.checks import check_count, check_positive
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, check_positive, double_precision
 from provi.core.types import Count, Indices, RandomKey, Scalar, Vector
 from provi.targets.bayesian_network import BayesianNetwork, check_noise
 

@@ -154,7 +154,6 @@ class PacedMISSO(AbstractBlockDescent):
         return self.arranged(PacedState(lead, table, mean, state.count + fresh))
 
     def arranged(self, state: PacedState) -> PacedState:
-        """The state, told how it lies on several devices: at both ends of the compiled loop too, which must agree."""
         surrogate, lead = self.resolved(), state.lead
         return dataclasses.replace(
             state,

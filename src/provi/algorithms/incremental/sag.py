@@ -96,6 +96,9 @@ class SAG(AbstractIncremental):
     curvature: None = eqx.field(static=True, default=None)
     for_target: bool = eqx.field(static=True, default=False)
 
+    def draws(self, epoch):
+        return self.num_draws(epoch)
+
     def first_chains(self, key, surrogate, parameters, rows, prepared):
         return None
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from provi.algorithms.incremental.surrogates import AbstractSurrogate
-from provi.core.memory import available_bytes
+from provi.core.arguments import available_bytes
 from provi.core.types import Count, Indices, RandomKey
 
 _BLOCK_BYTES = 2**25

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from equinox import AbstractVar
 
-from provi.core.checks import check_count
+from provi.core.arguments import check_count
 from provi.core.types import Indices, RandomKey
 
 

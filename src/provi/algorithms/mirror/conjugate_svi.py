@@ -6,27 +6,31 @@ factors $q(z_n)$ at their best for $\lambda$, the mean-field optimum given these
 
 $$\hat\lambda = \lambda_0 + \sum_n E\,t(x_n, z_n) \approx \lambda_0 + \frac NM\sum_{n\in B}E\,t(x_n, z_n),$$
 
-and the gradient of the ELBO in $\lambda$ is $\nabla^2A(\lambda)(\hat\lambda - \lambda)$ (errata 2 of paper 002). So the
-iteration of PG-SVI with $h = 0$ and the symmetric KL to second order, whose metric is the Fisher matrix
-$\nabla^2A$, is
+so in the mean parameter, f = -E log p(data | beta) has the gradient $-\sum_nE\,t(x_n, z_n)$ (the local factors are at
+their optimum and do not move it), and the one step with $h = KL(q\|p)$ and D = KL, row four of `step`, is
 
 $$\lambda \leftarrow r\lambda + (1-r)\hat\lambda,\qquad r = \frac1{1+\beta}:$$
 
-Hoffman's SVI with rate $1-r$. All rows and $r = 0$ is coordinate ascent, under which the ELBO never falls.
+Hoffman's SVI with rate $1-r$, the natural gradient (errata 2 of paper 002). All rows and an infinite step, $r = 0$, is
+coordinate ascent, under which the ELBO never falls: `ProximalGradient(KL(), inf)` on a `ConjugateSplit`. Mini-batches
+are `StochasticMirrorDescent`. Both are run by `provi.runtime`.
 """
 
 import abc
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.types import Scalar
-
-BLOCK = 32
-"""Passes of coordinate ascent between two looks of the host; the number of passes asked for is not compiled in."""
+from provi.algorithms.base import AbstractAlgorithm, StepInfo
+from provi.algorithms.guarantee import Guarantee
+from provi.algorithms.mirror.split import AbstractSplit, KLToPrior
+from provi.algorithms.mirror.step import towards
+from provi.core.tree import select, squared_norm, zeros_like
+from provi.core.types import Count, Flag, Scalar
+from provi.families.base import AnyParameters
 
 PATIENCE = 3
 """Passes in a row with less gain than the tolerance after which a stochastic run ends."""
@@ -57,27 +61,6 @@ class AbstractConjugateModel(eqx.Module):
         """The KL divergence of q with natural parameter `natural` from the prior."""
 
 
-class Ascent(NamedTuple):
-    """Natural parameter, ELBO at the start and after each pass (the last is that of `natural`), how it ended."""
-
-    natural: Any
-    elbo: np.ndarray
-    converged: bool
-
-
-def natural_gradient_step(model: AbstractConjugateModel, natural: Any, statistics: Any, rate: Any) -> Any:
-    r"""$r\lambda + (1-r)(\lambda_0 + \hat t)$ for the rate $1 - r = \beta/(1+\beta)$.
-
-    `statistics` is $\hat t$, an unbiased estimate of the sum over all rows: the batch's sum times N/M.
-    """
-    return jax.tree.map(
-        lambda old, start, sum_of_rows: (1 - rate) * old + rate * (start + sum_of_rows),
-        natural,
-        model.prior,
-        statistics,
-    )
-
-
 def forgetting_rate(step: Any, offset: float | int, decay: float | int) -> Any:
     r"""$\rho_k = (k_0 + k)^{-\kappa}$ for the batches k = 1, 2, ...: Robbins-Monro for $1/2 < \kappa\le1$."""
     return (offset + step) ** (-decay)
@@ -97,133 +80,149 @@ def elbo(model: AbstractConjugateModel, natural: Any, strata: tuple) -> Scalar:
 
 @eqx.filter_jit
 def answer_batch(model: AbstractConjugateModel, natural: Any, rows: Any, scale: Any, rate: Any) -> Any:
-    """One natural-gradient step from one batch, whose sums stand for `scale` = N/M times as many rows."""
-    statistics = jax.tree.map(lambda leaf: scale * leaf, full_answer(model, natural, rows).statistics)
-    return natural_gradient_step(model, natural, statistics, rate)
+    """One natural-gradient step from one batch, whose sums stand for `scale` = N/M times as many rows.
+
+    Not through `runtime`: in a stream (`partial_fit`) the loop is the caller's, who hands over one batch at a time.
+    """
+    gradient = jax.tree.map(lambda leaf: -(scale * leaf), full_answer(model, natural, rows).statistics)
+    return towards(natural, model.prior, gradient, rate)
 
 
-@eqx.filter_jit
-def _ascend(model, natural, strata, limit, tolerance):
-    """At most `limit` <= BLOCK passes of coordinate ascent from `natural`; the ELBO is measured before each update.
+class Visits(NamedTuple):
+    """The batches of one pass, drawn on the host: for each stratum (B, M) row numbers and N/M, and the B rates."""
 
-    Ends at a parameter whose ELBO is known: the update of the last measurement is not made.
+    indices: tuple
+    scales: tuple
+    rates: Any
+
+
+class ConjugateSplit(AbstractSplit):
+    """-ELBO of a conditionally conjugate model over all rows, `strata` a tuple of pytrees of rows, each with its own
+    shapes; `visits` are the batches of the pass at hand, for `StochasticMirrorDescent`."""
+
+    model: AbstractConjugateModel
+    strata: tuple
+    visits: Visits | None = None
+
+    def exact_part(self):
+        return KLToPrior(self.model.prior)
+
+    @property
+    def knows_objective(self):
+        return True
+
+    def measure(self, space, point, key):
+        del space, key
+        answer = full_answer(self.model, point, self.strata)
+        return self.model.divergence(point) - answer.bound, jax.tree.map(jnp.negative, answer.statistics)
+
+
+class _PassState(eqx.Module):
+    """The point and the ELBO there; how often the rate was halved; passes in a row without gain."""
+
+    point: Any
+    elbo: Scalar
+    elbo_error: Scalar
+    halvings: Count
+    idle: Count
+    step: Count
+
+
+class StochasticMirrorDescent(AbstractAlgorithm):
+    r"""$\lambda\leftarrow(1-\rho)\lambda + \rho(\lambda_0 + \frac NM\sum_{n\in B}E\,t(x_n, z_n))$, batch by batch.
+
+    Minimises the -ELBO of a conditionally conjugate model, a `ConjugateSplit` whose `visits` are fed by the host. A
+    step of the loop is a *pass*, after which the ELBO over all rows is measured, since only there a rate can be judged;
+    the first only measures the start.
+
+    **Arguments:**
+
+    - `tolerance`: a pass that gains no more, in nats, is idle.
+    - `automatic`: a pass that brings no gain is undone and the rates halved, so that the ELBO never falls. Otherwise
+      the rates are those of `visits`.
+
+    **Requires** unbiased batches and, for convergence, $\sum\rho_k = \infty$, $\sum\rho_k^2 < \infty$. **Guarantee**:
+    Robbins and Monro's, to a stationary point; automatic: none but descent. **Cost per step** two local steps for each
+    row. **Reference**: Hoffman, Blei, Wang and Paisley, Stochastic variational inference, JMLR 14, 2013.
     """
 
-    def unfinished(carry):
-        measured, finished = carry[:2]
-        return (measured <= limit) & ~finished
+    tolerance: Scalar
+    automatic: Flag
+    guarantee: Guarantee | None = eqx.field(static=True, default=None)
 
-    def one_pass(carry):
-        measured, _, natural, last, history = carry
-        answer = full_answer(model, natural, strata)
-        value = answer.bound - model.divergence(natural)
-        # A bound that is not finite must end the run as well: hence "not (gain > tolerance)".
-        finished = ~(value - last > tolerance)
-        updated = natural_gradient_step(model, natural, answer.statistics, jnp.ones_like(value))
-        stop = finished | (measured == limit)
-        natural = jax.tree.map(lambda old, new: jnp.where(stop, old, new), natural, updated)
-        return measured + 1, finished, natural, value, history.at[measured].set(value)
+    quantities: ClassVar[tuple[str, str, str]] = ("the natural parameter", "the ELBO", "the new parameters")
 
-    nothing = jnp.full(BLOCK + 1, -jnp.inf, tolerance.dtype)
-    start = (jnp.zeros((), limit.dtype), jnp.zeros((), bool), natural, nothing[0], nothing)
-    measured, finished, natural, _, history = jax.lax.while_loop(unfinished, one_pass, start)
-    return natural, history, measured, finished
+    def resolve(self, target, family):
+        if not isinstance(target, ConjugateSplit) or not isinstance(family, AnyParameters):
+            raise ValueError("StochasticMirrorDescent needs a ConjugateSplit and AnyParameters.")
+        return self
+
+    def init(self, point):
+        dtype = jax.tree.leaves(point)[0].dtype
+        never, nothing = (jnp.asarray(np.asarray(x, dtype)) for x in (-np.inf, np.nan))
+        zero = jnp.asarray(np.asarray(0))
+        return _PassState(point, never, nothing, zero, zero, zero)
+
+    def step(self, key, state, target, family, shrink):
+        del key, family
+        model, strata, visits = target.model, target.strata, target.visits
+        share = shrink * 2.0 ** -state.halvings.astype(shrink.dtype)
+        trial = jax.lax.cond(
+            state.step == 0, lambda: state.point, lambda: _go_through(model, state.point, strata, visits, share)
+        )
+        elbo = full_answer(model, trial, strata).bound - model.divergence(trial)
+        gain = elbo - state.elbo
+        undone = self.automatic & ~(gain > 0) & (state.step > 0)
+        # A pass lost to a rate with less memory than a pass says that the rate is too large, not that the end is near.
+        remembers = share * visits.rates[0] * visits.rates.size <= 1
+        idle = jnp.where(gain > self.tolerance, 0, state.idle + (~undone | remembers))
+        point, elbo = select(undone, (state.point, state.elbo), (trial, elbo))
+        error = jnp.where(jnp.isfinite(elbo), 0, jnp.nan).astype(elbo.dtype)
+        new = _PassState(point, elbo, error, state.halvings + undone, idle, state.step + 1)
+        norm = jnp.sqrt(squared_norm(point))
+        # What is undone is finite; the loop rejects what is not.
+        return new, StepInfo(share * visits.rates[-1], jnp.asarray(1, jnp.int32), (norm * 0, elbo - elbo, norm))
+
+    def cost_at(self, step):
+        """One: a look at the objective."""
+        return jnp.ones_like(step)
+
+    def output(self, state):
+        return state.point
+
+    def recorded_elbo(self, state):
+        return state.elbo, state.elbo_error
 
 
-def coordinate_ascent(
-    model: AbstractConjugateModel, natural: Any, strata: tuple, max_passes: int, tolerance: float
-) -> Ascent:
-    """Full-batch steps with r = 0 until a pass gains no more than `tolerance` nats: the ELBO never falls.
-
-    **Returns:** an `Ascent` with one ELBO more than there were updates.
-    """
-    smallest_gain = jnp.asarray(np.asarray(tolerance, jax.tree.leaves(natural)[0].dtype))
-    values, updates, finished = [], 0, False
-    while not values or (updates < max_passes and not finished):
-        limit = jnp.asarray(np.asarray(min(BLOCK, max_passes - updates)))
-        natural, history, measured, finished = _ascend(model, natural, strata, limit, smallest_gain)
-        # A block measures the parameter it starts from, which the block before has measured too.
-        values.extend(np.asarray(history, np.float64)[min(len(values), 1) : int(measured)])
-        updates = len(values) - 1
-    return Ascent(natural, np.asarray(values), bool(finished))
-
-
-@eqx.filter_jit
-def _stochastic_pass(model, natural, strata, batches, scales, rates):
-    """One step for each batch; `batches` has for each stratum the (B, M) row numbers, `scales` its N/M."""
+def _go_through(model, natural, strata, visits, share):
+    """One step for each batch, all with `share` of their rates."""
 
     def visit(natural, now):
         indices, rate = now
-        total = jax.tree.map(jnp.zeros_like, natural)
-        for rows, index, scale in zip(strata, indices, scales, strict=True):
+        total = zeros_like(natural)
+        for rows, index, scale in zip(strata, indices, visits.scales, strict=True):
             batch = jax.tree.map(lambda leaf, index=index: leaf[index], rows)
             sums = model.local_step(natural, batch).statistics
             total = jax.tree.map(lambda whole, part, scale=scale: whole + scale * part, total, sums)
-        return natural_gradient_step(model, natural, total, rate), None
+        return towards(natural, model.prior, jax.tree.map(jnp.negative, total), rate), None
 
-    natural, _ = jax.lax.scan(visit, natural, (batches, rates))
-    return natural
+    return jax.lax.scan(visit, natural, (visits.indices, share * visits.rates))[0]
+
+
+def batch_shapes(sizes: tuple[int, ...], batch_size: int) -> list[tuple[int, int]]:
+    r"""(B, $M_s$) for each stratum s: B batches a pass, of $M_s\approx M N_s/N$ of its rows each."""
+    num_batches = max(1, min(sum(sizes) // batch_size, *sizes)) if sizes else 1
+    return [(num_batches, size // num_batches) for size in sizes]
 
 
 def draw_batches(generator: Any, sizes: tuple[int, ...], batch_size: int) -> tuple[np.ndarray, ...]:
-    r"""Batches of one pass, stratified: (B, $M_s$) row numbers for each stratum s, $M_s\approx M N_s/N$.
+    r"""Batches of one pass, stratified: (B, $M_s$) row numbers for each stratum s.
 
     Each batch has $M_s$ rows of every stratum, which stand for $N_s/M_s$ as many: unbiased, with no more noise than
     plain sampling. The few rows that do not fill the last batch wait for the next pass, since a short batch would
     weigh more than the others.
     """
-    num_batches = max(1, min(sum(sizes) // batch_size, *sizes)) if sizes else 1
-    batches = []
-    for size in sizes:
-        each = size // num_batches
-        batches.append(generator.permutation(size)[: num_batches * each].reshape(num_batches, each).astype(np.int32))
-    return tuple(batches)
-
-
-def stochastic_ascent(
-    model: AbstractConjugateModel,
-    natural: Any,
-    strata: tuple,
-    sizes: tuple[int, ...],
-    generator: Any,
-    batch_size: int,
-    max_passes: int,
-    tolerance: float,
-    forgetting: tuple[float, float] | None = None,
-) -> Ascent:
-    r"""Mini-batch steps; the ELBO over all rows is measured after each pass.
-
-    **Arguments:**
-
-    - `sizes`: number of rows of each stratum; what lies beyond in `strata` is padding and is never drawn.
-    - `generator`: NumPy random state, for the order of the rows.
-    - `tolerance`: ends after three passes in a row with no more gain than this, in nats.
-    - `forgetting`: $(k_0, \kappa)$ of `forgetting_rate`. If None the step is automatic: it starts with the memory of a
-      fifth of a pass, and a pass that brings no gain is undone and the rate halved, so that the ELBO never falls.
-    """
-    dtype = jax.tree.leaves(natural)[0].dtype
-    values, steps, halvings, idle = [float(elbo(model, natural, strata))], 0, 0, 0
-    while len(values) <= max_passes and idle < PATIENCE:
-        batches = draw_batches(generator, sizes, batch_size)
-        count = len(batches[0])
-        rate = min(0.5, 1 / (FIRST_MEMORY * count)) / 2**halvings
-        rates = np.full(count, rate)
-        if forgetting is not None:
-            rates = forgetting_rate(steps + 1 + np.arange(count), *forgetting)
-        scales = tuple(jnp.asarray(np.asarray(s / b.shape[1], dtype)) for s, b in zip(sizes, batches, strict=True))
-        index = tuple(jnp.asarray(b) for b in batches)
-        trial = _stochastic_pass(model, natural, strata, index, scales, jnp.asarray(rates.astype(dtype)))
-        value, steps = float(elbo(model, trial, strata)), steps + count
-        gain = value - values[-1]
-        undone = forgetting is None and not gain > 0
-        if undone:
-            halvings += 1
-        else:
-            natural = trial
-        values.append(values[-1] if undone else value)
-        # A pass lost to a rate with less memory than a pass says that the rate is too large, not that the end is near.
-        if gain > tolerance:
-            idle = 0
-        elif not undone or rate * count <= 1:
-            idle += 1
-    return Ascent(natural, np.asarray(values), idle == PATIENCE)
+    return tuple(
+        generator.permutation(size)[: shape[0] * shape[1]].reshape(shape).astype(np.int32)
+        for size, shape in zip(sizes, batch_shapes(sizes, batch_size), strict=True)
+    )

@@ -5,7 +5,7 @@ $-ELBO = f + h$ is minimised over the members of an exponential family by
 $$w_{k+1} = \arg\min_w\;\langle w, \hat g_k\rangle + h(w) + D(w, w_k)/\beta_k.$$
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -13,130 +13,174 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from provi.algorithms.mirror.split import Split
-from provi.algorithms.mirror.step import proximal_step
-from provi.core.checks import as_array, check_count
-from provi.core.precision import double_precision, floating_dtype
-from provi.core.types import RandomKey, Vector
-from provi.families.exponential import AbstractExponentialFamily, Coordinates
+from provi.algorithms.base import AbstractAlgorithm, StepInfo
+from provi.algorithms.guarantee import Guarantee
+from provi.algorithms.mirror.split import AbstractSplit
+from provi.algorithms.mirror.step import StepAnswer, has_step, proximal_step
+from provi.core.arguments import as_array
+from provi.core.tree import squared_norm, subtract, zeros_like
+from provi.core.types import Count, Scalar
 from provi.geometry.divergences import AbstractDivergence
 
 
-class ProximalRun(eqx.Module):
-    r"""What a run of the proximal-gradient iteration did.
+class ProximalTrace(eqx.Module):
+    r"""What each step of the proximal-gradient iteration did; NaN (and not solved) for a step that was not made.
 
-    - `last`: the last iterate. - `path`: all iterates, one a row, the start first, or None.
-    - `objective`: f + h at all iterates; None where f is not given.
+    - `path`: all iterates, one a row, the start first, or None. - `objective`: f + h at all iterates; NaN where f is
+      not given.
     - `step_sizes`: beta_k. - `step_lengths`: $|G_k|$, $G_k = (w_k - w_{k+1})/\beta_k$.
     - `measured_alpha`: $(w_{k+1} - w_k)'\nabla_1D(w_{k+1}, w_k)/|w_{k+1} - w_k|^2$; NaN where nothing moved.
-    - `measured_smoothness`: $|\nabla f(w_{k+1}) - \nabla f(w_k)|/|w_{k+1} - w_k|$, exact gradients only, else None.
+    - `measured_smoothness`: $|\nabla f(w_{k+1}) - \nabla f(w_k)|/|w_{k+1} - w_k|$, if the gradients are exact.
     - `solved`: whether the step's problem was solved; where not, the iterate stayed, and its `step_lengths` are NaN.
     - `gap_bounds`: how far above the minimum of its problem each step can have ended; infinite: not known.
     """
 
-    last: Vector
     path: Float[Array, "points size"] | None
-    objective: Float[Array, " points"] | None
+    objective: Float[Array, " points"]
     step_sizes: Float[Array, " steps"]
     step_lengths: Float[Array, " steps"]
     measured_alpha: Float[Array, " steps"]
-    measured_smoothness: Float[Array, " steps"] | None
+    measured_smoothness: Float[Array, " steps"]
     solved: Bool[Array, " steps"]
     gap_bounds: Float[Array, " steps"]
+
+
+class ProximalAnswer(eqx.Module):
+    """The last iterate, and the trace of the steps to it where one was kept."""
+
+    point: Any
+    trace: ProximalTrace | None
+
+
+class _ProximalState(eqx.Module):
+    """The point, f's gradient and the ELBO there (its error zero once it is known), and what the last step gained."""
+
+    point: Any
+    slope: Any
+    elbo: Scalar
+    elbo_error: Scalar
+    gain: Scalar
+    trace: ProximalTrace | None
+    step: Count
 
 
 def _step_size(value: Any) -> Any:
     if callable(value) or not isinstance(value, int | float | list | tuple | np.ndarray | np.generic):
         return value
+    if np.ndim(value) == 0 and np.asarray(value) == np.inf:
+        return np.asarray(value)
     sizes = as_array("step_size", value).astype(np.float64)
     if sizes.ndim > 1 or not (sizes > 0).all():
         raise ValueError("step_size must be a positive number, one positive number a step, or a function of the step.")
     return sizes
 
 
-class ProximalGradient(eqx.Module):
-    r"""$w_{k+1} = \arg\min\langle w, \hat g_k\rangle + h(w) + D(w, w_k)/\beta_k$ over the members of `family`.
+class ProximalGradient(AbstractAlgorithm):
+    r"""$w_{k+1} = \arg\min\langle w, \hat g_k\rangle + h(w) + D(w, w_k)/\beta_k$ over an exponential family.
 
-    **Arguments:** `family`; `divergence` D; `split` into f and h; `step_size` beta (a number, one a step, or a function
-    of the step number, such as those of `provi.schedules`); `coordinates` of w: "natural", "mean" or, for Gaussians,
-    "moments".
+    Minimises -ELBO = f + h, given by a `Split`, in coordinates of a family: `provi.runtime.minimise` runs it.
+    The first step of the loop measures f + h and its slope at the start; each later one moves and measures.
 
-    Requires: h convex in the coordinates and $\alpha$ with $(w - w')'\nabla_1D(w, w') \ge \alpha|w - w'|^2$ on the
-    iterates, f with an L-Lipschitz gradient. Guarantee: for exact gradients and $\beta \le 2\alpha/L$,
-    $\min_k|G_k|^2 \le C_0/\sum_k(\alpha\beta_k - L\beta_k^2/2)$ (paper 002, Propositions 1 to 3). Cost of a step: a
-    gradient, and a closed form or a Newton solve (`proximal_step`). References: papers 000 and 002.
+    **Arguments:**
+
+    - `divergence` D. - `step_size` beta: a number, one a step, or a function of the step number, such as those of
+      `provi.schedules`. Infinite, with a prior in h: the minimiser of f's linear model plus h (coordinate ascent in
+      conditionally conjugate models).
+    - `trace_length`: how many steps' measurements the state keeps, in a `ProximalTrace`. - `keep_path`: the iterates,
+      too.
+
+    **Requires** h convex in the coordinates and $\alpha$ with $(w - w')'\nabla_1D(w, w') \ge \alpha|w - w'|^2$ on the
+    iterates, f with an L-Lipschitz gradient. **Guarantee**: for exact gradients and $\beta \le 2\alpha/L$,
+    $\min_k|G_k|^2 \le C_0/\sum_k(\alpha\beta_k - L\beta_k^2/2)$ (paper 002, Propositions 1 to 3). **Cost per step** a
+    gradient, and a closed form or a Newton solve (`proximal_step`). **Reference**: papers 000 and 002.
     """
 
-    family: AbstractExponentialFamily
     divergence: AbstractDivergence
-    split: Split
     step_size: Any = eqx.field(converter=_step_size)
-    coordinates: str = eqx.field(static=True, default="mean")
+    trace_length: int = eqx.field(static=True, default=0)
+    keep_path: bool = eqx.field(static=True, default=False)
+    guarantee: Guarantee | None = eqx.field(static=True, default=None)
 
-    def __check_init__(self):
-        Coordinates(self.family, self.coordinates)
+    quantities: ClassVar[tuple[str, str, str]] = ("the gradient", "the objective", "the new parameters")
 
-    @double_precision
-    def run(self, w0: Any, num_steps: int, key: RandomKey | None = None, keep_path: bool = False) -> ProximalRun:
-        """`num_steps` steps from `w0`, compiled; `key` is needed where the split has its own `gradient`."""
-        num_steps = check_count("num_steps", num_steps)
-        start = jnp.asarray(as_array("w0", w0, ndim=1), floating_dtype(w0))
-        if start.size != self.family.size:
-            raise ValueError(f"w0 has {start.size} entries; {self.family} has {self.family.size} parameters.")
-        if isinstance(self.step_size, np.ndarray) and self.step_size.shape not in ((), (num_steps,)):
-            raise ValueError(f"step_size has {self.step_size.size} entries: give one, or num_steps = {num_steps}.")
-        if key is None:
-            if self.split.gradient is not None:
-                raise ValueError("key is missing: this split has a stochastic gradient. Pass jax.random.key(seed).")
-            key = jax.random.key(0)  # never used: the gradient is exact
-        if not bool(_valid(self, start)):
-            raise ValueError(f"w0 is not a member of {self.family} in {self.coordinates} coordinates.")
-        return _run(self, start, key, num_steps, keep_path)
+    def resolve(self, target, family):
+        if not isinstance(target, AbstractSplit):
+            raise ValueError(
+                f"ProximalGradient minimises a Split, f + h; {type(target).__name__} is none: call "
+                f"provi.runtime.minimise(provi.algorithms.Split(...), ...), or fit with another algorithm."
+            )
+        if not has_step(family, self.divergence, target.exact_part()):
+            raise ValueError(
+                f"{type(self.divergence).__name__} has no step in a pytree of natural parameters: use KL, with "
+                f"KLToPrior as the penalty, or Coordinates of a family."
+            )
+        return self
 
+    def init(self, point):
+        dtype = jax.tree.leaves(point)[0].dtype
+        never, nothing = (jnp.asarray(np.asarray(x, dtype)) for x in (-np.inf, np.nan))
+        trace, count = None, self.trace_length
+        if count:
+            empty = jnp.asarray(np.full(count, np.nan, dtype))
+            path = jnp.asarray(np.full((count + 1, point.size), np.nan, dtype)) if self.keep_path else None
+            objective, unsolved = jnp.asarray(np.full(count + 1, np.nan, dtype)), jnp.asarray(np.zeros(count, bool))
+            trace = ProximalTrace(path, objective, empty, empty, empty, empty, unsolved, empty)
+        return _ProximalState(point, zeros_like(point), never, nothing, never, trace, jnp.asarray(np.asarray(0)))
 
-@eqx.filter_jit
-def _valid(method: ProximalGradient, w: Vector):
-    return Coordinates(method.family, method.coordinates).valid(w)
+    def step(self, key, state, target, family, shrink):
+        size = self._size(state.step, shrink)
 
+        def stay():
+            return StepAnswer(state.point, jnp.full_like(size, jnp.inf), jnp.zeros((), bool))
 
-@eqx.filter_jit
-def _run(method: ProximalGradient, start: Vector, key: RandomKey, num_steps: int, keep_path: bool) -> ProximalRun:
-    # The start decides the precision: prior, data and step sizes follow it.
-    method = jax.tree.map(lambda x: x.astype(start.dtype) if eqx.is_inexact_array(x) else x, method)
-    coordinates, split = Coordinates(method.family, method.coordinates), method.split
-    exact, has_objective = split.gradient is None, split.knows_objective
-    sizes = _sizes(method.step_size, num_steps, start.dtype)
+        def move():
+            return proximal_step(family, self.divergence, target.exact_part(), state.point, state.slope, size)
 
-    def step(carry, inputs):
-        w, slope = carry
-        number, size = inputs
-        answer = proximal_step(coordinates, method.divergence, split.penalty, w, slope, size)
-        new_slope = split.slope(answer.w, jax.random.fold_in(key, number + 1)).astype(w.dtype)
-        change = answer.w - w
+        answer = jax.lax.cond(state.step == 0, stay, move)
+        objective, slope = target.measure(family, answer.w, jax.random.fold_in(key, state.step))
+        slope = jax.tree.map(lambda new, old: new.astype(old.dtype), slope, state.slope)
+        elbo = -objective.astype(size.dtype)
+        error = jnp.where(jnp.isfinite(elbo), 0, jnp.nan).astype(size.dtype)
+        trace = state.trace
+        if trace is not None:
+            trace = self._traced(trace, family, state, answer, objective, slope, size)
+        new = _ProximalState(answer.w, slope, elbo, error, elbo - state.elbo, trace, state.step + 1)
+        # Zero, or NaN where the objective should be finite and is not: the loop then rejects the step.
+        sound = elbo - elbo if target.knows_objective else jnp.zeros_like(elbo)
+        norms = (jnp.sqrt(squared_norm(slope)), sound, jnp.sqrt(squared_norm(answer.w)))
+        return new, StepInfo(size, jnp.asarray(1, jnp.int32), norms)
+
+    def cost_at(self, step):
+        """One: a look at the objective."""
+        return jnp.ones_like(step)
+
+    def output(self, state):
+        return ProximalAnswer(state.point, state.trace)
+
+    def recorded_elbo(self, state):
+        return state.elbo, state.elbo_error
+
+    def _size(self, step, shrink):
+        number = jnp.maximum(step - 1, 0)
+        size: Any = self.step_size(number) if callable(self.step_size) else jnp.asarray(self.step_size)
+        size = jnp.asarray(size[number] if jnp.ndim(size) else size, shrink.dtype)
+        # An infinite step is the rate one, which shrinks to the rate `shrink`.
+        return jnp.where(jnp.isinf(size), shrink / (1 - shrink), size * shrink)
+
+    def _traced(self, trace, family, state, answer, objective, slope, size):
+        change = answer.w - state.point
         length = jnp.linalg.norm(change)
-        alpha = change @ method.divergence.gradient(coordinates, answer.w, w) / length**2
-        record = {
+        alpha = change @ self.divergence.gradient(family, answer.w, state.point) / length**2
+        now = {
+            "step_sizes": size,
             "step_lengths": jnp.where(answer.solved, length / size, jnp.nan),
             "measured_alpha": jnp.where(length > 0, alpha, jnp.nan),
-            "measured_smoothness": jnp.linalg.norm(new_slope - slope) / length if exact else None,
-            "objective": split.objective(coordinates, answer.w) if has_objective else None,
-            "path": answer.w if keep_path else None,
+            "measured_smoothness": jnp.linalg.norm(subtract(slope, state.slope)) / length,
             "solved": answer.solved,
             "gap_bounds": answer.gap_bound,
         }
-        return (answer.w, new_slope), record
-
-    carry = (start, split.slope(start, jax.random.fold_in(key, 0)).astype(start.dtype))
-    (last, _), record = jax.lax.scan(step, carry, (jnp.arange(num_steps), sizes))
-    if has_objective:
-        first = split.objective(coordinates, start)
-        record["objective"] = jnp.append(first, record["objective"])
-    if keep_path:
-        record["path"] = jnp.concatenate([start[None, :], record["path"]])
-    return ProximalRun(last=last, step_sizes=sizes, **record)
-
-
-def _sizes(step_size: Any, num_steps: int, dtype: Any) -> Float[Array, " steps"]:
-    if callable(step_size):
-        return jnp.asarray(jax.vmap(step_size)(jnp.arange(num_steps)), dtype)
-    return jnp.broadcast_to(jnp.asarray(step_size, dtype), (num_steps,))
+        # The look at the start is no step: beyond the end, where nothing is written.
+        place = jnp.where(state.step == 0, self.trace_length, state.step - 1)
+        arrays = {name: getattr(trace, name).at[place].set(value, mode="drop") for name, value in now.items()}
+        path = None if trace.path is None else trace.path.at[state.step].set(answer.w, mode="drop")
+        return ProximalTrace(path, trace.objective.at[state.step].set(objective, mode="drop"), **arrays)

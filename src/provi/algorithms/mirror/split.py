@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from provi.core.types import Scalar, Vector
+from provi.core.types import RandomKey, Scalar, Vector
 from provi.families.exponential import AbstractExponentialFamily, Coordinates
 
 
@@ -25,12 +25,12 @@ class AbstractPenalty(eqx.Module):
 
 
 class KLToPrior(AbstractPenalty):
-    r"""$h = KL(q\|p)$, p the member of the same family with natural parameter `prior`.
+    r"""$h = KL(q\|p)$, p the member of the same family with natural parameter `prior` (a pytree: of a product).
 
     Convex in the mean parameter and in the moments (m, V), not in the natural parameter (errata 4).
     """
 
-    prior: Vector
+    prior: Any
 
     def value(self, family, natural, w):
         del w
@@ -64,7 +64,24 @@ class Penalty(AbstractPenalty):
         return self.convex
 
 
-class Split(eqx.Module):
+class AbstractSplit(eqx.Module):
+    """-ELBO = f + h as the algorithms of this folder see it: f by its slope, h as a penalty of their steps."""
+
+    @abstractmethod
+    def exact_part(self) -> AbstractPenalty | None:
+        """h; None for 0."""
+
+    @property
+    @abstractmethod
+    def knows_objective(self) -> bool:
+        """Whether f + h can be evaluated."""
+
+    @abstractmethod
+    def measure(self, space: Any, point: Any, key: RandomKey) -> tuple[Scalar, Any]:
+        """f + h at `point`, NaN where it is not known, and the (estimated) gradient of f, a pytree like `point`."""
+
+
+class Split(AbstractSplit):
     r"""-ELBO = f + h, in the coordinates of the iteration.
 
     - `smooth`: f(w), the part that is linearised; None for f = 0 or where only its gradient is known.
@@ -75,6 +92,17 @@ class Split(eqx.Module):
     smooth: Callable[[Any], Any] | None = None
     gradient: Callable[[Any, Any], Any] | None = None
     penalty: AbstractPenalty | None = None
+
+    def exact_part(self):
+        return self.penalty
+
+    @property
+    def knows_objective(self):
+        return self.smooth is not None or self.gradient is None
+
+    def measure(self, space, point, key):
+        value = self.objective(space, point) if self.knows_objective else jnp.asarray(jnp.nan, point.dtype)
+        return value, self.slope(point, key)
 
     def slope(self, w: Vector, key: Any) -> Vector:
         """The (estimated) gradient of f."""
@@ -88,8 +116,3 @@ class Split(eqx.Module):
         if self.penalty is None:
             return value
         return value + self.penalty.value(coordinates.family, coordinates.to_natural(w), w)
-
-    @property
-    def knows_objective(self) -> bool:
-        """Whether f + h can be evaluated."""
-        return self.smooth is not None or self.gradient is None

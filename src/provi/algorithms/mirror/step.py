@@ -12,11 +12,15 @@ In closed form where there is one (each line is the stationarity condition solve
 | reverse KL | natural | 0 | $\mu = \mu_{old} - \beta g$ (mirror descent) |
 
 Otherwise by Newton's method in unconstrained coordinates, with the bound of `AbstractDivergence.gap_bound` on what is
-left above the minimum.
+left above the minimum. That inner solve is a loop of its own, inside one step of the loop of `runtime`: it begins and
+ends within the step, so there is nothing to record, to resume or to budget.
+
+The fourth row is `towards`, natural parameters that move convexly. It is the step of every conditionally conjugate
+model as well, whose q is a product of families and whose point is the pytree of its natural parameters.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -24,6 +28,7 @@ import jax.numpy as jnp
 
 from provi.algorithms.mirror.split import AbstractPenalty, KLToPrior, Penalty
 from provi.core.types import Count, Flag, Scalar, Vector
+from provi.families.base import AnyParameters
 from provi.families.exponential import Coordinates
 from provi.geometry.divergences import KL, AbstractDivergence, Euclidean, QuadraticSymmetricKL, ReverseKL
 
@@ -103,20 +108,46 @@ class StepAnswer(eqx.Module):
     (no minimum in the valid set, or Newton's method failed) leaves the point where it was.
     """
 
-    w: Vector
+    w: Any
     gap_bound: Scalar
     solved: Flag
 
 
+def towards(natural: Any, prior: Any, gradient: Any, rate: Any) -> Any:
+    r"""$(1-\rho)\lambda + \rho(\lambda_{prior} - g)$, leaf by leaf: the step with KL and KL to the prior.
+
+    $g$ is the gradient of f in the mean parameter and $\rho = \beta/(1+\beta)$: stationarity in $\mu$ reads
+    $g + (\lambda_{new} - \lambda_{prior}) + (\lambda_{new} - \lambda)/\beta = 0$.
+    """
+    return jax.tree.map(lambda old, start, slope: (1 - rate) * old + rate * (start - slope), natural, prior, gradient)
+
+
+def rate_of(step_size: Scalar) -> Scalar:
+    r"""$\rho = \beta/(1+\beta)$, which is 1 for an infinite step."""
+    return 1 / (1 + 1 / step_size)
+
+
+def has_step(space: Coordinates | AnyParameters, divergence: AbstractDivergence, penalty: Any) -> bool:
+    """Whether `proximal_step` knows how: a pytree of natural parameters has the step of `towards` only."""
+    return isinstance(space, Coordinates) or (isinstance(divergence, KL) and isinstance(penalty, KLToPrior))
+
+
 def proximal_step(
-    coordinates: Coordinates,
+    coordinates: Coordinates | AnyParameters,
     divergence: AbstractDivergence,
     penalty: AbstractPenalty | None,
-    old: Vector,
-    gradient: Vector,
+    old: Any,
+    gradient: Any,
     step_size: Scalar,
 ) -> StepAnswer:
-    """The step from `old` along `gradient`, exact or with a bound on its error."""
+    """The step from `old` along `gradient`, exact or with a bound on its error.
+
+    `AnyParameters` in place of coordinates says that `old` is a pytree of natural parameters, each leaf those of a
+    family or of many, and `gradient` the one in the mean parameters.
+    """
+    if isinstance(coordinates, AnyParameters):
+        w = towards(old, cast(KLToPrior, penalty).prior, gradient, rate_of(step_size))
+        return StepAnswer(w, jnp.zeros_like(step_size), jnp.ones((), bool))
     closed = _closed_form(coordinates, divergence, penalty, old, gradient, step_size)
     if closed is None:
         return _numerical(coordinates, divergence, penalty, old, gradient, step_size)
@@ -137,12 +168,17 @@ def _closed_form(coordinates, divergence, penalty, old, gradient, step_size) -> 
     elif isinstance(divergence, ReverseKL) and penalty is None and coordinates.name == "natural":
         natural = family.natural_from_mean(family.mean_from_natural(old) - step_size * gradient)
     elif isinstance(divergence, KL) and coordinates.name != "natural" and isinstance(penalty, KLToPrior | None):
-        # The sum of the divergences' weights 1/beta and 1, and of their natural parameters with these weights.
-        total, weight = coordinates.to_natural(old) / step_size, 1 / step_size
-        if penalty is not None:
-            total, weight = total + penalty.prior, weight + 1
-        moments = coordinates.name == "moments"
-        natural = family.minimise_in_moments(gradient, total, weight) if moments else (total - gradient) / weight
+        natural = coordinates.to_natural(old)
+        if coordinates.name == "moments":
+            # The sum of the divergences' weights 1/beta and 1, and of their natural parameters with these weights.
+            total, weight = natural / step_size, 1 / step_size
+            if penalty is not None:
+                total, weight = total + penalty.prior, weight + 1
+            natural = family.minimise_in_moments(gradient, total, weight)
+        elif penalty is None:
+            natural = natural - step_size * gradient
+        else:
+            natural = towards(natural, penalty.prior, gradient, rate_of(step_size))
     if natural is not None:
         return coordinates.from_natural(natural), family.valid(natural)
     return None if w is None else (w, coordinates.valid(w) & jnp.all(jnp.isfinite(w)))

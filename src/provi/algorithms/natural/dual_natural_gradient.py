@@ -13,20 +13,26 @@ accelerates (mixing of the last few steps, least squares in the metric of q's ma
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.algorithms.guarantee import Guarantee
-from provi.algorithms.natural.anderson import Memory
+from provi.algorithms.natural.trial import (
+    AbstractTrialDescent,
+    Memory,
+    StepRule,
+    Trial,
+    needed_share,
+    not_overshot,
+    rounding_slack,
+    step_share,
+)
 from provi.core.types import Count, Scalar, Vector
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.site_solver import SiteFactor, factorise
-from provi.schedules.batch_sizes import AbstractBatchSize, ConstantBatch
 
 # A Gaussian in dual form seen through its likelihood: moments, negative ELBO, divergences, gradient norms.
 
@@ -80,8 +86,10 @@ def whitened_norms(
 
 
 FORMS = ("natural", "proximal")
-_LARGEST_MIXING, _SHARE = 4.0, 0.1
-_GROWTH, _LARGEST_STEP = 1.5, 1e8
+MIXING = StepRule(2.0, 4.0, 2.0)
+"""Of accelerated methods: a plain step goes at most four fifths of the way, the rest is the mixing's."""
+
+_PLAIN, _FIXED = StepRule(1.5, 1e8, 2.0), StepRule(1.0, math.inf, 2.0)
 _LARGEST_QUICK = 500
 
 
@@ -100,7 +108,7 @@ class DualState(eqx.Module):
     gradient_norms: tuple[Scalar, Scalar]
 
 
-class DualNaturalGradient(AbstractAlgorithm):
+class DualNaturalGradient(AbstractTrialDescent):
     r"""The iteration above; one step is one factorisation, whether the trial is accepted or not.
 
     **Arguments:**
@@ -125,8 +133,13 @@ class DualNaturalGradient(AbstractAlgorithm):
     form: str = eqx.field(static=True, default="natural")
     accelerate: bool = eqx.field(static=True, default=True)
     adapt: bool = eqx.field(static=True, default=True)
-    num_draws: AbstractBatchSize = eqx.field(default_factory=lambda: ConstantBatch(1))
     guarantee: Guarantee | None = eqx.field(static=True, default=None)
+
+    settled: ClassVar[int] = 1
+    branches: ClassVar[bool] = True
+
+    def step_rule(self):
+        return _FIXED if not self.adapt else MIXING if self.accelerate else _PLAIN
 
     def compile_quickly(self, family):
         """Saves about a second of compilation, and costs a third of a step."""
@@ -161,13 +174,9 @@ class DualNaturalGradient(AbstractAlgorithm):
             gradient_norms=(one, one),
         )
 
-    def step(self, key, state, target: Any, family, shrink):
-        del key
+    def attempt(self, state, target, family, beta, moving):
         old, point = state.evaluation, state.point
-        moving = state.stage > 0
-        beta = state.step_size * shrink
-        # Nothing moves while the start is evaluated.
-        share = jnp.where(moving, beta / (1 + beta), 0)
+        share = jnp.where(moving, step_share(beta), 0)
         here = jnp.concatenate([point.dual_mean + point.site_precision * old.deviation, point.site_precision])
         residual = jnp.concatenate([old.weight * old.deviation - old.slope, old.weight]) - here
         wanted = here + share * residual
@@ -176,8 +185,7 @@ class DualNaturalGradient(AbstractAlgorithm):
             wanted = state.memory.mixed(here, residual, share, metric)
         natural, precision = jnp.split(wanted, 2)
         if family.root is None:
-            # A mixed step may overshoot; plain ones stay between s and gamma.
-            precision = jnp.maximum(precision, 0.1 * jnp.minimum(point.site_precision, old.weight))
+            precision = not_overshot(precision, point.site_precision, old.weight)
         factor = factorise(family.gram, precision, family.root)
         if self.form == "proximal":
             inner = factorise(family.gram, point.site_precision / (1 + beta))
@@ -187,36 +195,21 @@ class DualNaturalGradient(AbstractAlgorithm):
             change = factor.apply_inverse(family.gram, natural - point.dual_mean - precision * old.deviation)
         trial = DualPoint(point.dual_mean + change, precision)
         new = evaluate(target, family, trial, factor)
-        accepted = jnp.isfinite(new.negative_elbo) & (~moving | self._enough(state, trial, new, beta))
-        grown = jnp.minimum(2 * state.step_size, _LARGEST_MIXING)
-        if not self.accelerate:
-            grown = jnp.minimum(_GROWTH * state.step_size, _LARGEST_STEP)
-        if not self.adapt:
-            grown = state.step_size
-        memory, count, one = state.memory, state.step + 1, jnp.ones_like(state.stage)
-        if self.accelerate:
-            memory = memory.remember(here, residual, moving)
-        norms = whitened_norms(family, trial, new, factor)
-        better = DualState(trial, new, jnp.where(moving, grown, state.step_size), memory, count, one, norms)
-        # A failure ends the memory: the next trial is a plain step, which descends if it is short enough.
-        same = DualState(
-            point, old, state.step_size / 2, state.memory.forget(), count, state.stage, state.gradient_norms
-        )
-        # Not a selection: XLA would compute the decision anew for every leaf, and compile as many copies of it.
-        chosen = jax.lax.cond(accepted, lambda: better, lambda: same)
-        size = jnp.sqrt(jnp.sum(chosen.point.dual_mean**2) + jnp.sum(chosen.point.site_precision**2))
-        info = StepInfo(beta, jnp.asarray(1, jnp.int32), chosen.gradient_norms[0], chosen.gradient_norms[1], size)
-        return chosen, info
+        enough = self._enough(state, trial, new, beta)
+        memory = state.memory.remember(here, residual, moving) if self.accelerate else state.memory
+        norms, one = whitened_norms(family, trial, new, factor), jnp.ones_like(state.stage)
+        better = DualState(trial, new, state.step_size, memory, state.step, one, norms)
+        same = dataclasses.replace(state, memory=state.memory.forget())
+        return Trial(better, same, new.negative_elbo, enough)
 
     def _enough(self, state: DualState, trial: DualPoint, new: SiteEvaluation, beta: Scalar) -> Any:
         """Whether the trial descends by what the class promises."""
         old = state.evaluation
         if not self.adapt:
             return jnp.isfinite(new.negative_elbo)
-        # Rounding decides between equal values at the end of the run: do not let it stop the last steps.
-        slack = 64 * jnp.finfo(new.slope.dtype).eps * (jnp.abs(old.likelihood) + jnp.abs(old.log_det))
+        slack = rounding_slack(new.slope.dtype, old.likelihood, old.log_det)
         if self.accelerate:
-            share = jnp.where(state.memory.count > 0, _SHARE, 0.5 * (1 + 1 / beta))
+            share = needed_share(beta, state.memory.count > 0)
             return old.negative_elbo - new.negative_elbo + slack >= share * divergence(state.point, old, trial, new)
         move, spread = new.deviation - old.deviation, new.variance - old.variance
         linear = jnp.sum(old.slope * move) + 0.5 * jnp.sum(old.weight * spread)
@@ -224,9 +217,3 @@ class DualNaturalGradient(AbstractAlgorithm):
             # The gradient in the mean parameters (m, V + mm') along their change: that in (m, V) plus gamma (dm)^2/2.
             linear = linear + 0.5 * jnp.sum(old.weight * move**2)
         return new.likelihood <= old.likelihood + linear + divergence(trial, new, state.point, old) / beta + slack
-
-    def output(self, state):
-        return state.point
-
-    def recorded_elbo(self, state):
-        return -np.asarray(state.evaluation.negative_elbo), 0.0 if int(state.stage) > 0 else np.nan

@@ -16,29 +16,37 @@ $\Delta'v$; the estimate is kept there. The ELBO of a run is therefore approxima
 estimated anew, with a standard error (`estimated_elbo`).
 """
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.algorithms.guarantee import Guarantee
-from provi.algorithms.natural.anderson import Memory
-from provi.algorithms.natural.dual_natural_gradient import SiteEvaluation, divergence
+from provi.algorithms.natural.dual_natural_gradient import MIXING, SiteEvaluation, divergence
+from provi.algorithms.natural.trial import (
+    AbstractTrialDescent,
+    Memory,
+    Trial,
+    needed_share,
+    not_overshot,
+    rounding_slack,
+    step_share,
+)
 from provi.core.conjugate_gradients import stochastic_log_det
 from provi.core.tree import select
 from provi.core.types import Count, Scalar, Vector
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.site_solver import SiteSolver, SiteVariances, site_solver, target_jitter
-from provi.schedules.batch_sizes import AbstractBatchSize, ConstantBatch
 
 # The best mean of a Gaussian in dual form at given variances: Newton's method with inner conjugate gradients.
 #
 # $\Phi(a) = \sum_nE\ell_n(\mu_n + (Ka)_n; v_n) + \tfrac12a'Ka$ is convex for a log-concave likelihood. Its gradient is
 # $Kc$, $c = a + \alpha$, Newton's direction $-(I + \Gamma K)^{-1}c$, $\Gamma = \mathrm{diag}(\gamma)$: a few dozen
-# products with K in all, next to the N of them, or more, that variances cost.
+# products with K in all, next to the N of them, or more, that variances cost. It is a part of one step, with a line
+# search of its own, and so not a run of `runtime`.
 
 
 _MOST_STEPS, _HALVINGS, _DESCENT = 50, 40, 1e-4
@@ -110,7 +118,6 @@ def best_mean(
     return at(found.dual_mean, solver.gram @ found.dual_mean, found.remaining, found.steps)
 
 
-_LARGEST_STEP, _SHARE = 4.0, 0.1
 _CARE, _LARGEST_TOLERANCE = 0.05, 1e-3
 _MEAN_GOAL, _MEAN_RESIDUAL = 1e-9, 1e-3
 _PROBE_BATCHES, _LANCZOS_STEPS = 8, 25
@@ -132,7 +139,7 @@ class IterativeState(eqx.Module):
     gradient_norms: tuple[Scalar, Scalar]
 
 
-class IterativeNaturalGradient(AbstractAlgorithm):
+class IterativeNaturalGradient(AbstractTrialDescent):
     r"""The iteration above; one step is one computation of all variances, whether the trial is accepted or not.
 
     **Arguments:**
@@ -155,8 +162,12 @@ class IterativeNaturalGradient(AbstractAlgorithm):
         default=1e-5, converter=lambda value: np.asarray(value, float) if isinstance(value, int | float) else value
     )
     solver: SiteSolver | None = None
-    num_draws: AbstractBatchSize = eqx.field(default_factory=lambda: ConstantBatch(1))
     guarantee: Guarantee | None = eqx.field(static=True, default=None)
+
+    settled: ClassVar[int] = 1
+
+    def step_rule(self):
+        return MIXING
 
     def compile_quickly(self, family):
         """Its time goes into products of matrices, which are a library's."""
@@ -191,19 +202,15 @@ class IterativeNaturalGradient(AbstractAlgorithm):
         memory = Memory.empty(size, dtype)
         return IterativeState(point, evaluation, vector, zero, infinite, first, memory, count, count, zero, (one, one))
 
-    def step(self, key, state, target: Any, family, shrink):
-        del key
+    def attempt(self, state, target, family, beta, moving):
         assert self.solver is not None
         solver, old, here = self.solver, state.evaluation, state.point.site_precision
-        moving = state.stage > 0
-        beta = state.step_size * shrink
-        share = beta / (1 + beta)
+        share = step_share(beta)
         residual = old.weight - here
         mixed = moving & (state.memory.count > 0)
         wanted = state.memory.mixed(here, residual, share, old.variance)
         wanted = jnp.where(mixed, wanted, here + share * residual)
-        # A mixed step may overshoot; plain ones stay between s and gamma.
-        wanted = jnp.where(moving, jnp.maximum(wanted, 0.1 * jnp.minimum(here, old.weight)), here)
+        wanted = jnp.where(moving, not_overshot(wanted, here, old.weight), here)
         # Variances need not be better known than the sites are right.
         known = jnp.sum(here * old.variance)
         wrong = _CARE * state.gradient_norms[1] / jnp.where(known > 0, known, 1)
@@ -211,40 +218,28 @@ class IterativeNaturalGradient(AbstractAlgorithm):
         found = solver.variances(wanted, tolerance.astype(here.dtype))
         trial, new, remainder, most = self._evaluate(state, target, family, wanted, found)
         slack = jnp.sum((jnp.abs(wanted - here) + jnp.abs(new.weight - wanted)) * found.error)
-        slack = slack + 64 * jnp.finfo(here.dtype).eps * (jnp.abs(old.likelihood) + jnp.abs(old.log_det))
-        needed = jnp.where(mixed, _SHARE, 0.5 * (1 + 1 / beta))
+        slack = slack + rounding_slack(here.dtype, old.likelihood, old.log_det)
         descent = old.negative_elbo - new.negative_elbo + slack
-        descends = descent >= needed * jnp.maximum(divergence(state.point, old, trial, new), 0)
-        accepted = jnp.isfinite(new.negative_elbo) & (~moving | descends)
-        grown = jnp.where(moving, jnp.minimum(2 * state.step_size, _LARGEST_STEP), state.step_size)
+        enough = descent >= needed_share(beta, mixed) * jnp.maximum(divergence(state.point, old, trial, new), 0)
         memory = select(moving, state.memory.remember(here, residual), state.memory)
         gradient = trial.dual_mean + new.slope
         mean_norm = jnp.sqrt(jnp.maximum(jnp.sum(gradient * (solver.gram @ gradient)), 0))
         norms = (mean_norm, jnp.sum(jnp.abs(new.weight - wanted) * new.variance))
-        one, count = jnp.ones_like(state.stage), state.step + 1
         better = IterativeState(
             trial,
             new,
             found.value - found.low_rank,
             remainder,
             jnp.maximum(remainder, most - remainder),
-            grown,
+            state.step_size,
             memory,
-            count,
-            one,
+            state.step,
+            jnp.ones_like(state.stage),
             found.products,
             norms,
         )
-        # A failure ends the memory: the next trial is a plain step, which descends if it is short enough.
-        same = eqx.tree_at(
-            lambda s: (s.step_size, s.memory, s.step, s.products),
-            state,
-            (state.step_size / 2, state.memory.forget(), count, found.products),
-        )
-        chosen = select(accepted, better, same)
-        size = jnp.sqrt(jnp.sum(chosen.point.dual_mean**2) + jnp.sum(chosen.point.site_precision**2))
-        info = StepInfo(beta, jnp.asarray(1, jnp.int32), chosen.gradient_norms[0], chosen.gradient_norms[1], size)
-        return chosen, info
+        same = dataclasses.replace(state, memory=state.memory.forget(), products=found.products)
+        return Trial(better, same, new.negative_elbo, enough)
 
     def _evaluate(
         self, state: IterativeState, target: Any, family: DualGaussian, wanted: Vector, found: SiteVariances
@@ -271,12 +266,9 @@ class IterativeNaturalGradient(AbstractAlgorithm):
         )
         return DualPoint(at.dual_mean, wanted), evaluation, jnp.clip(log_det - known, 0, most), most
 
-    def output(self, state):
-        return state.point
-
-    def recorded_elbo(self, state):
-        error = 0.5 * np.asarray(state.uncertainty)
-        return -np.asarray(state.evaluation.negative_elbo), error if int(state.stage) > 0 else np.nan
+    def elbo_error(self, state):
+        """Half of what the low rank leaves open of log |B|."""
+        return 0.5 * np.asarray(state.uncertainty)
 
 
 def _mean_along(first: Vector, last: Vector) -> Vector:

@@ -64,6 +64,9 @@ def _hessian_diagonal(target: AbstractTarget, z: Vector):
 def laplace_approximation(target: AbstractTarget, start: np.ndarray, diagonal: bool = False) -> LaplaceApproximation:
     """Find the mode by L-BFGS and factorise the inverse Hessian there.
 
+    The iteration is SciPy's, on the host, with a line search of its own: a start of a few dozen gradients needs neither
+    the records nor the checkpoints of `runtime`.
+
     Directions of negative or vanishing curvature (a target that is not log-concave, a flat ridge) get the absolute
     curvature, bounded below relative to the largest, so the factor always exists. With `diagonal`, and above
     `LARGEST_DENSE` dimensions, only the Hessian's diagonal is used.

@@ -5,33 +5,37 @@ treated exactly is (paper 002's closed form; $P = V^{-1}$, prior $N(\mu_0, L_0^{
 
 $$P_+ = rP + (1-r)(L_0 + X'\Gamma X), \qquad m_+ = m - (1-r)P_+^{-1}\bigl(L_0(m - \mu_0) + X'\alpha\bigr),$$
 
-$\alpha_n = E\ell_n'$, $\gamma_n = E\ell_n''$ under $q$: integrals on a line. Where the likelihood part is smooth
-relative to the divergence along the step, $F(q) - F(q_+) \ge (1 + 1/\beta)KL(q\|q_+)$. A trial is accepted when half
-of that is seen, $F(q) - F(q_+) \ge \tfrac12(1 + 1/\beta)KL(q\|q_+)$, else $\beta$ is reduced. So $F$ falls at every
-accepted step, and $\sum_k(1 + 1/\beta_k)KL(q_k\|q_{k+1}) \le 2(F_0 - F^*)$: the steps tend to zero.
+$\alpha_n = E\ell_n'$, $\gamma_n = E\ell_n''$ under $q$: integrals on a line. A trial is accepted when
+$F(q) - F(q_+) \ge \tfrac12(1 + 1/\beta)KL(q\|q_+)$, half of what `natural.trial` derives, else $\beta$ is reduced.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 
-from provi.algorithms.base import AbstractAlgorithm, StepInfo, check_parts
+from provi.algorithms.base import check_parts
 from provi.algorithms.guarantee import Guarantee
-from provi.certificates.linear.whitened_pass import check_normal, square_root
-from provi.core.tree import select, squared_norm
+from provi.algorithms.natural.trial import (
+    AbstractTrialDescent,
+    StepRule,
+    Trial,
+    plain_share,
+    rounding_slack,
+    step_share,
+)
 from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 from provi.families.bases import Normal
-from provi.families.location_scale import LocationScale, Point
+from provi.families.location_scale import LocationScale, Point, square_root
 from provi.families.marginals import marginal_quadrature
 from provi.families.scales import Diagonal, Symmetric, Triangular
-from provi.schedules.batch_sizes import AbstractBatchSize, ConstantBatch
 from provi.targets.likelihoods.moments import quadrature_moments
 from provi.targets.linear_model import AbstractLinearModel, Rows, keep, sum_over_rows
 
-_GROWTH, _LARGEST_STEP, _FULL_STEP, _POINT_VARIANCE = 4.0, 1e8, 8.0, 1e-6
+_GROWTH, _LARGEST_STEP, _POINT_VARIANCE = 4.0, 1e8, 1e-6
 
 
 class Evaluation(eqx.Module):
@@ -61,7 +65,7 @@ class NaturalGradientState(eqx.Module):
     gradient_norms: tuple[Scalar, Scalar]
 
 
-class NaturalGradient(AbstractAlgorithm):
+class NaturalGradient(AbstractTrialDescent):
     r"""The iteration above; one step is one pass over the data, whether the trial is accepted or not.
 
     `step_size` is the first beta; it is quadrupled after a success and divided by four after a failure, a beta above 8
@@ -80,8 +84,12 @@ class NaturalGradient(AbstractAlgorithm):
         default=1e8, converter=lambda value: np.asarray(value, float) if isinstance(value, int | float) else value
     )
     rule: Any = None
-    num_draws: AbstractBatchSize = eqx.field(default_factory=lambda: ConstantBatch(1))
     guarantee: Guarantee | None = eqx.field(static=True, default=None)
+
+    settled: ClassVar[int] = 2
+
+    def step_rule(self):
+        return StepRule(_GROWTH, _LARGEST_STEP, _GROWTH)
 
     def resolve(self, target, family):
         check_parts(target, family, None)
@@ -103,11 +111,9 @@ class NaturalGradient(AbstractAlgorithm):
         # Made on the host: outside a compiled function every operation of JAX is compiled by itself.
         infinite, one = jnp.asarray(np.asarray(np.inf, dtype)), jnp.asarray(np.ones((), dtype))
         vector, matrix = jnp.asarray(np.zeros(dim, dtype)), jnp.asarray(np.zeros((dim, dim), dtype))
-        root = square_root(point)
-        precision = np.linalg.inv(root @ root.T)
         return NaturalGradientState(
             point,
-            jnp.asarray(((precision + precision.T) / 2).astype(dtype)),
+            precision_of(point),
             Evaluation(infinite, infinite, vector, matrix),
             jnp.asarray(np.asarray(self.step_size, dtype)),
             step=jnp.asarray(np.asarray(0)),
@@ -116,14 +122,11 @@ class NaturalGradient(AbstractAlgorithm):
             gradient_norms=(one, one),
         )
 
-    def step(self, key, state, target: Any, family, shrink):
-        del key
+    def attempt(self, state, target, family, beta, moving):
         old = state.evaluation
-        moving = state.stage == 2
         whitener = target.prior.whitener()
         prior_precision = whitener.T @ whitener
-        beta = state.step_size * shrink
-        share = beta / (1 + beta)
+        share = step_share(beta)
         wanted = prior_precision + old.curvature
         gradient = prior_precision @ (state.point.loc - target.prior.mean) + old.slope
         diagonal = family.scale == "diagonal"
@@ -135,35 +138,18 @@ class NaturalGradient(AbstractAlgorithm):
         new = evaluate(target, family, trial, self.rule, whitener, state.stage > 0)
         promised = 1e-4 * share * jnp.dot(gradient, newton)
         if not diagonal:
-            promised = _half_divergence(state, trial, precision, beta)
-        # Rounding decides between equal values at the end of the run: do not let it stop the last steps.
-        slack = 64 * jnp.finfo(loc.dtype).eps * jnp.abs(old.likelihood)
-        enough = new.negative_elbo <= old.negative_elbo - promised + slack
-        accepted = jnp.isfinite(new.negative_elbo) & (~moving | enough)
+            promised = plain_share(beta) * _divergence(state, trial, precision)
+        value = new.negative_elbo
+        enough = value <= old.negative_elbo - promised + rounding_slack(loc.dtype, old.likelihood)
         # After stage 0 the curvature at the centre is the precision to begin with; nothing is known of its ELBO.
-        unknown = jnp.where(state.stage == 0, jnp.inf, new.negative_elbo)
-        new = eqx.tree_at(lambda e: e.negative_elbo, new, unknown)
+        new = eqx.tree_at(lambda e: e.negative_elbo, new, jnp.where(state.stage == 0, jnp.inf, value))
         centre = prior_precision + new.curvature
         precision = jnp.where(state.stage == 0, jnp.diag(jnp.diagonal(centre)) if diagonal else centre, precision)
-        grown = jnp.where(moving, jnp.minimum(_GROWTH * state.step_size, _LARGEST_STEP), state.step_size)
         norms = _whitened_norms(trial, new, target, prior_precision)
-        zero = jnp.zeros_like(state.failures)
-        stage = jnp.minimum(state.stage + 1, 2)
-        better = NaturalGradientState(trial, precision, new, grown, state.step + 1, stage, zero, norms)
-        smaller, failures = state.step_size / _GROWTH, state.failures + 1
-        same = NaturalGradientState(
-            state.point, state.precision, old, smaller, state.step + 1, state.stage, failures, state.gradient_norms
-        )
-        chosen = select(accepted, better, same)
-        size = jnp.sqrt(squared_norm(chosen.point))
-        info = StepInfo(beta, jnp.asarray(1, jnp.int32), chosen.gradient_norms[0], chosen.gradient_norms[1], size)
-        return chosen, info
-
-    def output(self, state):
-        return state.point
-
-    def recorded_elbo(self, state):
-        return -np.asarray(state.evaluation.negative_elbo), 0.0 if int(state.stage) == 2 else np.nan
+        stage, zero = jnp.minimum(state.stage + 1, self.settled), jnp.zeros_like(state.failures)
+        better = NaturalGradientState(trial, precision, new, state.step_size, state.step, stage, zero, norms)
+        same = eqx.tree_at(lambda s: s.failures, state, state.failures + 1)
+        return Trial(better, same, value, enough)
 
 
 def evaluate(
@@ -190,6 +176,13 @@ def evaluate(
     prior = target.prior.potential(point.loc) + 0.5 * jnp.sum((whitener @ root) ** 2)
     negative_elbo = likelihood + prior - family.entropy(point)
     return Evaluation(negative_elbo, likelihood, slope, (curvature + curvature.T) / 2)
+
+
+def precision_of(point: Point) -> Matrix:
+    """(CC')^-1, computed on the host in float64."""
+    root = square_root(point)
+    precision = np.linalg.inv(root @ root.T)
+    return jnp.asarray(((precision + precision.T) / 2).astype(point.loc.dtype))
 
 
 def scale_from_precision(precision: Matrix, kind: str) -> Any:
@@ -219,10 +212,31 @@ def _whitened_norms(
     return jnp.sqrt(jnp.sum((root.T @ gradient) ** 2)), jnp.sqrt(jnp.sum(residual**2))
 
 
-def _half_divergence(state: NaturalGradientState, trial: Point, precision: Matrix, beta: Scalar) -> Scalar:
-    """(1 + 1/beta) KL(q || q_+) / 2; for another base, that of the Gaussians with the same moments."""
+def _divergence(state: NaturalGradientState, trial: Point, precision: Matrix) -> Scalar:
+    """KL(q || q_+); for another base, that of the Gaussians with the same moments."""
     move = trial.loc - state.point.loc
     trace = jnp.sum(precision * state.point.scale.covariance())
     log_det = trial.scale.log_det() - state.point.scale.log_det()
-    divergence = 0.5 * (trace - move.shape[0] + jnp.dot(move, precision @ move)) + log_det
-    return 0.5 * (1 + 1 / beta) * divergence
+    return 0.5 * (trace - move.shape[0] + jnp.dot(move, precision @ move)) + log_det
+
+
+def check_normal(target: AbstractLinearModel, family: LocationScale) -> None:
+    """A model with variance offsets adds Gaussian noise to each row: only a Gaussian is closed under that."""
+    if target.has_variance_offset and not isinstance(family.base, Normal):
+        raise ValueError(
+            f"{type(target).__name__} needs a Gaussian family, not base {family.base.name!r}: pass "
+            f"family=provi.families.Gaussian({family.dim})."
+        )
+
+
+def line_arguments(target: AbstractLinearModel, family: LocationScale) -> tuple[Any, Any]:
+    """The target in float64, and the rule of the base (None for the normal one)."""
+    check_normal(target, family)
+
+    def widened(leaf: Any) -> Any:
+        # A large design that is in float64 already is not copied.
+        return np.asarray(leaf, np.float64) if eqx.is_inexact_array(leaf) and leaf.dtype != np.float64 else leaf
+
+    double = jax.tree.map(widened, target)
+    rule = None if isinstance(family.base, Normal) else marginal_quadrature(family.base, family.dim)
+    return double, rule

@@ -12,7 +12,7 @@ which is far worse from a wide prior. `pgsvi_spaces` has both in N-space and in 
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -24,13 +24,12 @@ from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.algorithms.guarantee import Guarantee
 from provi.algorithms.natural.dual_natural_gradient import FORMS
 from provi.algorithms.natural.pgsvi_spaces import AbstractSpace, space_of
-from provi.core.checks import check_count, check_positive
+from provi.core.arguments import check_count, check_positive
 from provi.core.tree import select, squared_norm
 from provi.core.types import Count, Matrix, RandomKey, Scalar
 from provi.families.bases import Normal
 from provi.families.dual_gaussian import DualGaussian
 from provi.families.location_scale import LocationScale
-from provi.schedules.batch_sizes import AbstractBatchSize, ConstantBatch
 from provi.schedules.noise_batch import NoiseBatch
 from provi.schedules.sampling import AbstractSampling, ReshuffledSampling, UniformSampling
 from provi.targets.gaussian_process import GaussianProcess
@@ -231,9 +230,10 @@ class PGSVI(AbstractAlgorithm):
     form: str = eqx.field(static=True, default="natural")
     halve_on_stall: bool = eqx.field(static=True, default=False)
     sampling: str = eqx.field(static=True, default="reshuffled")
-    num_draws: AbstractBatchSize = eqx.field(default_factory=lambda: ConstantBatch(1))
     guarantee: Guarantee | None = eqx.field(static=True, default=None)
     space: AbstractSpace | None = None
+
+    quantities: ClassVar[tuple[str, str, str]] = ("the gradient of the mean", "", "the new parameters")
 
     def __check_init__(self):
         if (self.step_size is None) == (self.rho is None):
@@ -251,7 +251,7 @@ class PGSVI(AbstractAlgorithm):
         if largest > terms:
             name = "batch_size" if isinstance(rule, FixedBatch) else "batch_size.largest"
             raise ValueError(f"{name} is {largest}, but there are {terms} data. Take at most {terms}.")
-        return dataclasses.replace(self, num_draws=ConstantBatch(largest), space=space_of(target, family))
+        return dataclasses.replace(self, space=space_of(target, family))
 
     def init(self, point):
         assert self.space is not None
@@ -285,8 +285,8 @@ class PGSVI(AbstractAlgorithm):
         clipped = state.clipped + sums.clipped + clipped
         new = PGSVIState(point, cache, state.step + 1, place, batch, halving, clipped, record)
         norm = jnp.sqrt(jnp.maximum(whole, jnp.zeros_like(whole)))
-        info = StepInfo(beta, state.batch.astype(jnp.int32), norm, jnp.zeros_like(norm), jnp.sqrt(squared_norm(point)))
-        return new, info
+        norms = (norm, jnp.zeros_like(norm), jnp.sqrt(squared_norm(point)))
+        return new, StepInfo(beta, state.batch.astype(jnp.int32), norms)
 
     def _beta(self, share: Scalar, dtype: Any) -> Scalar:
         if self.step_size is not None:
@@ -294,7 +294,11 @@ class PGSVI(AbstractAlgorithm):
         return jnp.asarray(self.rho, dtype) * share
 
     def _judged(self, space: AbstractSpace, state: PGSVIState, point: Any, ended: Any) -> tuple[Scalar, Any]:
-        """The halving and the record, after the exact ELBO has been looked at if a pass has ended."""
+        """The halving and the record, after the exact ELBO has been looked at if a pass has ended.
+
+        Not a trial as in `natural.trial`: it is the iterates of a whole pass that are judged, and a bad one is not
+        taken back but left out of the record, since the noise of a batch would reject good steps.
+        """
         if state.record is None:
             return state.halving, None
         best = state.record.negative_elbo
@@ -302,6 +306,12 @@ class PGSVI(AbstractAlgorithm):
         better = value < best
         record = select(better, Record(point, value), state.record)
         return jnp.where(ended & ~better, state.halving / 2, state.halving), record
+
+    def cost_at(self, step):
+        """The data of a batch, the largest that there can be."""
+        del step
+        rule = self.batch_size
+        return jnp.asarray(rule.size if isinstance(rule, FixedBatch) else rule.largest, jnp.int32)
 
     def output(self, state):
         if state.record is None:

@@ -12,12 +12,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 
 from provi.algorithms.natural import natural_gradient
 from provi.algorithms.natural.dual_natural_gradient import evaluate as evaluate_dual
-from provi.certificates.linear.whitened_pass import square_root
 from provi.core.types import Count, Indices, Matrix, Scalar, Vector
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale, Point
@@ -138,9 +136,7 @@ class WeightSpace(AbstractSpace):
     family: LocationScale
 
     def cache(self, point):
-        root = square_root(point)
-        precision = np.linalg.inv(root @ root.T)
-        return jnp.asarray(((precision + precision.T) / 2).astype(point.loc.dtype))
+        return natural_gradient.precision_of(point)
 
     def marginals(self, point, cache, indices):
         rows = self._rows(indices)

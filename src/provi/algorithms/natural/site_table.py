@@ -7,7 +7,7 @@ applied to the closed form of paper 002. The fixed points are those of the full-
 noise floor, since the old contribution of a row is taken out exactly when the new one goes in.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -18,12 +18,10 @@ from jax.scipy.linalg import cho_solve
 from provi.algorithms.base import AbstractAlgorithm, StepInfo, check_parts
 from provi.algorithms.guarantee import Guarantee
 from provi.algorithms.natural.natural_gradient import scale_from_precision
-from provi.certificates.linear.whitened_pass import square_root
 from provi.core.tree import squared_norm
 from provi.core.types import Count, Matrix, Vector
 from provi.families.bases import Normal
-from provi.families.location_scale import Point
-from provi.schedules.batch_sizes import AbstractBatchSize, ConstantBatch
+from provi.families.location_scale import Point, square_root
 from provi.targets.linear_model import AbstractLinearModel, keep
 
 _SMALLEST_BLOCK, _ROWS_PER_COLUMN = 512, 8
@@ -44,12 +42,14 @@ class SiteTable(AbstractAlgorithm):
     """One step is one pass over the rows in random order, in blocks large enough that factorising P is the lesser cost.
 
     **Requires** a linear model and a Gaussian with full covariance. **Guarantee**: none; `provi.fit` follows it by
-    `NaturalGradient`, whose steps descend, and by the certificate. **Cost per step** O(N d^2).
+    `NaturalGradient`, whose steps descend, and by the certificate. There is no step size, and so no trial to accept or
+    reject. **Cost per step** O(N d^2).
     """
 
-    num_draws: AbstractBatchSize = eqx.field(default_factory=lambda: ConstantBatch(1))
     guarantee: Guarantee | None = eqx.field(static=True, default=None)
     num_rows: int = eqx.field(static=True, default=0)
+
+    quantities: ClassVar[tuple[str, str, str]] = ("the step of the location", "", "the new parameters")
 
     def resolve(self, target, family):
         check_parts(target, family, None)
@@ -110,8 +110,13 @@ class SiteTable(AbstractAlgorithm):
         point = Point(loc, scale_from_precision(precision, family.scale))
         zero = jnp.zeros((), loc.dtype)
         moved = jnp.sqrt(jnp.sum((loc - state.point.loc) ** 2))
-        info = StepInfo(zero + 1, jnp.asarray(1, jnp.int32), moved, zero, jnp.sqrt(squared_norm(point)))
+        info = StepInfo(zero + 1, self.cost_at(state.step), (moved, zero, jnp.sqrt(squared_norm(point))))
         return SiteTableState(point, precision, shift, slopes, weights, state.step + 1), info
+
+    def cost_at(self, step):
+        """One pass."""
+        del step
+        return jnp.asarray(1, jnp.int32)
 
     def output(self, state):
         return state.point

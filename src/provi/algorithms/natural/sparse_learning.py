@@ -22,9 +22,8 @@ import optax
 from jax.scipy.linalg import cho_solve
 
 from provi.algorithms.natural.natural_gradient import scale_from_precision
-from provi.core.checks import check_count, check_positive
-from provi.core.precision import double_precision
-from provi.core.tree import select
+from provi.core.arguments import check_count, check_positive, double_precision
+from provi.core.tree import all_finite, select
 from provi.core.types import Matrix, Scalar, Vector
 from provi.families.location_scale import Point
 from provi.targets.sparse_gaussian_process import SparseGaussianProcess, inducing_factor, inducing_features
@@ -142,7 +141,12 @@ def batch_energy(
 def _learn(
     keys: Any, target: SparseGaussianProcess, hyper: Hyperparameters, rates: Any, natural_step: Any, size: int
 ) -> Any:
-    """All steps; `rates` are those of the kernel, the likelihood and the inducing points."""
+    """All steps; `rates` are those of the kernel, the likelihood and the inducing points.
+
+    A scan and not a run of `runtime`: the target changes with every step, no member of a family is what is sought, and
+    the batch's estimate of each step is a result. There is no trial either, as batches are noisy: only what is not
+    finite is left out.
+    """
     dim, dtype, num_steps = target.dim, target.dtype, keys.shape[0]
     identity = jnp.eye(dim, dtype=dtype)
 
@@ -167,8 +171,7 @@ def _learn(
             adam,
         )
         # A length scale that went too far makes the factor of k(Z, Z) fail: that step is not taken.
-        finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((new, energy))]))
-        return select(finite, new, state), energy + divergence
+        return select(all_finite((new, energy)), new, state), energy + divergence
 
     start = _State(identity, jnp.zeros(dim, dtype), hyper, _ADAM.init(hyper))
     return jax.lax.scan(step, start, (keys, jnp.arange(num_steps)))

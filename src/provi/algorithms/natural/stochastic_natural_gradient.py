@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 
-from provi.algorithms.base import AbstractAlgorithm, StepInfo, check_parts
+from provi.algorithms.base import AbstractAlgorithm, Progress, StepInfo, check_parts
 from provi.algorithms.guarantee import Guarantee
-from provi.core.checks import check_positive
+from provi.algorithms.natural.trial import StepRule
+from provi.core.arguments import check_positive
 from provi.core.tree import inner, select, squared_norm
 from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 from provi.estimators.whitened_residuals import ResidualMoments, residual_moments, whole_draws
@@ -127,7 +128,8 @@ class StochasticNaturalGradient(AbstractAlgorithm):
     K >= I/2, so the covariance is positive definite whatever the noise. The steps a and b are the shares of signal in
     g and G (`SignalFilter`), at most `largest_step`, with b|G| <= 1 and |a K^-1 g| <= max(1, sqrt(d)/2).
     When the Monte-Carlo negative ELBO rises by more than 3 standard errors, or is not finite, the step is taken back
-    and the largest step halved.
+    and the largest step halved. This is not the trial of `natural.trial`: values are noisy, so that a test takes the
+    place of a promised descent, and the draws that judge a step are those of the next one.
 
     **Requires** a Gaussian family with a triangular or symmetric scale, and a start that is not far off:
     `laplace_approximation`. The number of draws is rounded up to a multiple of 128.
@@ -168,19 +170,23 @@ class StochasticNaturalGradient(AbstractAlgorithm):
         retreat = state.can_return & ~_acceptable(state, moments, error)
         limit = (state.largest_step * shrink).astype(dtype)
         moved, (_, size), (loc_filter, scale_filter) = _natural_step(state, moments, limit)
-        largest = jnp.minimum(RECOVERY * state.largest_step, jnp.asarray(self.largest_step, dtype))
+        rule = StepRule(RECOVERY, jnp.asarray(self.largest_step, dtype), 2.0)
         after, yes, no = state.step + 1, jnp.ones((), bool), jnp.zeros((), bool)
-        forward = NaturalGradientState(moved, after, loc_filter, scale_filter, largest, point, yes, moments.loss, error)
+        grown, cut = rule.grown(state.largest_step), rule.cut_back(state.largest_step)
+        forward = NaturalGradientState(moved, after, loc_filter, scale_filter, grown, point, yes, moments.loss, error)
         # Back to the point before, where the filters were right but for one step.
-        known, halved = state.known_point, state.largest_step / 2
+        known = state.known_point
         back = NaturalGradientState(
-            known, after, state.loc_filter, state.scale_filter, halved, known, no, state.loss, state.loss_error
+            known, after, state.loc_filter, state.scale_filter, cut, known, no, state.loss, state.loss_error
         )
         new = select(retreat, back, forward)
         # A step taken back is a good step, even if what it met was not finite.
         g_norm, G_norm = (jnp.sqrt(squared_norm(jnp.mean(pair, axis=0))) for pair in moments.estimates)
         size, g_norm, G_norm = (jnp.where(retreat, 0, x) for x in (size, g_norm, G_norm))
-        return new, StepInfo(size, draws.astype(jnp.int32), g_norm, G_norm, jnp.sqrt(squared_norm(new.point)))
+        return new, StepInfo(size, draws.astype(jnp.int32), (g_norm, G_norm, jnp.sqrt(squared_norm(new.point))))
+
+    def cost_at(self, step):
+        return self.num_draws(step)
 
     def output(self, state):
         return state.point
@@ -188,6 +194,11 @@ class StochasticNaturalGradient(AbstractAlgorithm):
     def recorded_elbo(self, state):
         """That of the last point at which gradients were taken, from the same draws."""
         return -np.asarray(state.loss), np.asarray(state.loss_error)
+
+    def progress(self, state):
+        """None before the first measurement."""
+        gap = float(state.gap)
+        return None if gap == float("inf") else Progress(gap, float(state.loss))
 
 
 def _acceptable(state: NaturalGradientState, moments: ResidualMoments, error: Scalar) -> Flag:

@@ -22,9 +22,9 @@ from provi.algorithms.proximal.theorem_inputs import (
     theorem_inputs,
 )
 from provi.estimators.base import AbstractEstimator
-from provi.estimators.reparameterised import Entropy
+from provi.estimators.gradients import Entropy
 from provi.families.location_scale import LocationScale, Point
-from provi.geometry.projection import BlockPreconditioner
+from provi.geometry.operators import BlockPreconditioner
 from provi.schedules.averaging import AbstractAveraging, GeometricAverage, LastIterate, NoiseWeightedAverage
 from provi.schedules.batch_sizes import AbstractBatchSize, ConstantBatch, PolynomialBatch, as_batch_size
 from provi.schedules.sampling import AbstractSampling

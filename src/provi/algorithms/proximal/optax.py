@@ -12,10 +12,10 @@ from provi.algorithms.proximal.stochastic_proximal import optional_positive, ste
 from provi.core.tree import add_scaled
 from provi.core.types import Count
 from provi.estimators.base import AbstractEstimator
-from provi.estimators.reparameterised import StickingTheLanding
+from provi.estimators.gradients import StickingTheLanding
 from provi.families.location_scale import Point
 from provi.families.scales import Diagonal, LowRank, Symmetric, Triangular
-from provi.geometry.projection import project_nondegenerate
+from provi.geometry.operators import project_nondegenerate
 from provi.schedules.averaging import AbstractAveraging, LastIterate
 from provi.schedules.batch_sizes import AbstractBatchSize, as_batch_size
 from provi.schedules.sampling import AbstractSampling
@@ -78,6 +78,9 @@ class Optax(AbstractAlgorithm):
         average = self.averaging.update(state.average, state.point, moved, shrink, draws.astype(shrink.dtype))
         info = step_info(shrink, draws, gradient, moved)
         return OptaxState(moved, rule_state, average, state.step + 1), info
+
+    def cost_at(self, step):
+        return self.num_draws(step)
 
     def output(self, state):
         return self.averaging.value(state.average, state.point)

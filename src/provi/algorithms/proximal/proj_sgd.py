@@ -23,7 +23,7 @@ from provi.algorithms.proximal.theorem_inputs import (
     theorem_inputs,
 )
 from provi.estimators.base import AbstractEstimator
-from provi.estimators.reparameterised import Entropy, StickingTheLanding
+from provi.estimators.gradients import Entropy, StickingTheLanding
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point
 from provi.schedules.averaging import AbstractAveraging, GeometricAverage, LastIterate

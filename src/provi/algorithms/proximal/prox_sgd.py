@@ -10,9 +10,9 @@ from provi.algorithms.guarantee import Guarantee
 from provi.algorithms.proximal.stochastic_proximal import AbstractStochasticProximal
 from provi.algorithms.proximal.theorem_inputs import TheoremInputs, check_goal, planned_steps, theorem_inputs
 from provi.estimators.base import AbstractEstimator
-from provi.estimators.reparameterised import Energy
+from provi.estimators.gradients import Energy
 from provi.families.location_scale import LocationScale, Point
-from provi.geometry.proximal import prox_negative_entropy
+from provi.geometry.operators import prox_negative_entropy
 from provi.schedules.averaging import AbstractAveraging, GeometricAverage, LastIterate
 from provi.schedules.batch_sizes import AbstractBatchSize, as_batch_size
 from provi.schedules.sampling import AbstractSampling

@@ -15,13 +15,14 @@ import numpy as np
 from equinox import AbstractVar
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
-from provi.core.checks import check_positive
+from provi.core.arguments import check_positive
 from provi.core.tree import add_scaled, squared_norm, subtract
 from provi.core.types import Count, RandomKey, Scalar
 from provi.estimators.base import AbstractEstimator, minibatch_gradient
 from provi.families.location_scale import LocationScale, Point
-from provi.geometry.projection import project_nondegenerate
+from provi.geometry.operators import project_nondegenerate
 from provi.schedules.averaging import AbstractAveraging
+from provi.schedules.batch_sizes import AbstractBatchSize
 from provi.schedules.sampling import AbstractSampling
 from provi.schedules.step_sizes import AbstractStepSize
 from provi.targets.base import AbstractFiniteSum, AbstractTarget
@@ -64,14 +65,9 @@ def step_gradient(
 
 
 def step_info(step_size: Scalar, num_draws: Count, gradient: Point, point: Point) -> StepInfo:
-    """The norms that the runtime's finiteness check and the history read."""
-    return StepInfo(
-        step_size,
-        num_draws,
-        jnp.sqrt(squared_norm(gradient.loc)),
-        jnp.sqrt(squared_norm(gradient.scale)),
-        jnp.sqrt(squared_norm(point)),
-    )
+    """A step of `num_draws` gradients, with the norms of the default `quantities`."""
+    norms = [jnp.sqrt(squared_norm(part)) for part in (gradient.loc, gradient.scale, point)]
+    return StepInfo(step_size, num_draws, (norms[0], norms[1], norms[2]))
 
 
 class AbstractStochasticProximal(AbstractAlgorithm):
@@ -82,6 +78,7 @@ class AbstractStochasticProximal(AbstractAlgorithm):
     """
 
     step_size: AbstractVar[AbstractStepSize]
+    num_draws: AbstractVar[AbstractBatchSize]
     estimator: AbstractVar[AbstractEstimator]
     averaging: AbstractVar[AbstractAveraging]
     anchored: AbstractVar[bool]
@@ -110,6 +107,9 @@ class AbstractStochasticProximal(AbstractAlgorithm):
         average = self.averaging.update(state.average, state.point, moved, gamma, draws.astype(dtype))
         info = step_info(gamma, draws, gradient, moved)
         return ProximalState(moved, average, state.step + 1, state.anchor), info
+
+    def cost_at(self, step):
+        return self.num_draws(step)
 
     def output(self, state):
         return self.averaging.value(state.average, state.point)

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.guarantee import Guarantee, weakest
-from provi.core.checks import check_count, check_positive
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, check_positive, double_precision
 from provi.core.tree import squared_norm
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget, Constant, declared, proven

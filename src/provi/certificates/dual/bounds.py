@@ -4,6 +4,20 @@ Both are a part for the mean, $\tfrac12|c|^2$ in the metric $(K^{-1} + W)^{-1}$ 
 or W the curvature of the data terms on a region, and a part for the covariance,
 $J(S) = \sum_n(\gamma_n - s_n)v_n - (\log|B_\gamma| - \log|B_s|)$, $B_s = I + S^{1/2}KS^{1/2}$: a Cholesky factor each.
 The gap is that to the best of all Gaussians, since it is in the family.
+
+For many data there is a third that needs no factor of an N x N matrix: as (b), $\tfrac12c'Kc + J(S)$, $S = I +
+C'\mathrm{diag}(e)C$, $e = \gamma - s$, $CC' = V$, with J bounded by traces: the eigenvalues $x_i$ of $S - I = C'E_+C -
+C'E_-C$ satisfy $\sum_i(x_i)_+ \le \mathrm{tr}\,C'E_+C = \tau_+ = \sum_n(e_n)_+v_n$ and $\sum_i(x_i)_- \le \tau_-$ (the
+sum of the positive eigenvalues is the largest $\mathrm{tr}\,\Pi(S - I)$ over projections, and $-C'E_-C \preceq 0$).
+With $h(x) = x - \log(1 + x)$, convex with h(0) = 0 and hence superadditive on either side of zero,
+
+$$J(S) = \sum_ih(x_i) \le h(\tau_+) + h(-\tau_-), \qquad \tau_- < 1.$$
+
+Only variances enter, and the bounds on them of `families.site_solver`. An error of $\delta$ in $v_n$ moves $E\ell_n'$
+by at most $\tfrac12\delta\sup|E\ell'''|$ and $\gamma_n$ by $\tfrac12\delta\sup|E\ell''''|$. By parts, with $t_1$ the
+largest curvature, $|E\ell'''| = |E\,t\ell''|/\sigma \le t_1\sqrt{2/\pi}/\sigma$ and $|E\ell''''| = |E(t^2 - 1)\ell''|/v
+\le t_1E|t^2 - 1|/v < t_1/v$; self-concordance gives $|E\ell'''| \le M\gamma$. For the Poisson likelihood, whose
+curvature has no bound, every derivative has the mean $\gamma$.
 """
 
 import math
@@ -27,28 +41,11 @@ from provi.certificates.dual.dual_pass import (
     site_weights,
     sited_norm,
 )
+from provi.core.arguments import available_bytes
 from provi.core.compilation import quick_jit
-from provi.core.memory import available_bytes
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.site_solver import SiteSolver, factors_fit, site_solver, target_jitter
 from provi.targets.likelihoods import Poisson
-
-# A deterministic bound on the gap of a Gaussian in dual form that needs no factor of an N x N matrix.
-#
-# As (b) of docs/theory/certificates.md, $\tfrac12c'Kc + J(S)$, $S = I + C'\mathrm{diag}(e)C$, $e = \gamma - s$,
-# $CC' = V$, with J bounded by traces: the eigenvalues $x_i$ of $S - I = C'E_+C - C'E_-C$ satisfy
-# $\sum_i(x_i)_+ \le \mathrm{tr}\,C'E_+C = \tau_+ = \sum_n(e_n)_+v_n$ and $\sum_i(x_i)_- \le \tau_-$ (the sum of the
-# positive eigenvalues is the largest $\mathrm{tr}\,\Pi(S - I)$ over projections, and $-C'E_-C \preceq 0$). With
-# $h(x) = x - \log(1 + x)$, convex with h(0) = 0 and hence superadditive on either side of zero,
-#
-# $$J(S) = \sum_ih(x_i) \le h(\tau_+) + h(-\tau_-), \qquad \tau_- < 1.$$
-#
-# Only variances enter, and the bounds on them of `families.site_solver`. An error of $\delta$ in $v_n$ moves
-# $E\ell_n'$ by at most $\tfrac12\delta\sup|E\ell'''|$ and $\gamma_n$ by $\tfrac12\delta\sup|E\ell''''|$. By parts, with
-# $t_1$ the largest curvature, $|E\ell'''| = |E\,t\ell''|/\sigma \le t_1\sqrt{2/\pi}/\sigma$ and
-# $|E\ell''''| = |E(t^2 - 1)\ell''|/v \le t_1E|t^2 - 1|/v < t_1/v$; self-concordance gives $|E\ell'''| \le M\gamma$. For
-# the Poisson likelihood, whose curvature has no bound, every derivative has the mean $\gamma$.
-
 
 NAME = "linearisation (b), by traces"
 _TOLERANCE = 1e-6

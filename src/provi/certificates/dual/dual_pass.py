@@ -2,6 +2,14 @@ r"""A Gaussian in dual form at its data, in float64 on the host: gradient, curva
 
 With $c = a + \alpha$ and $e = \gamma - s$ the whitened gradient of the negative ELBO is $g = C'c$ in the mean and
 $S - I = C'\mathrm{diag}(e)C$ in the scale, $CC' = V$: neither C nor an inverse of K is ever formed.
+
+The prior of a Gaussian in dual form, and the factor of $B = I + S^{1/2}KS^{1/2}$, with bounds on their rounding.
+
+A Cholesky factor computed in floating point is the exact one of $B + \Delta$, $|\Delta| \le N\epsilon\,\mathrm{tr}B$
+(Higham, Accuracy and Stability, theorem 10.3). With $B^{-1}S^{1/2}Ke_n = S^{1/2}Ve_n$ and $VSV \preceq V$ it moves $v_n
+= K_{nn} - |T_n|^2$ by at most $|\Delta|v_n$, and forming the difference adds $N\epsilon K_{nn}$. An error in K (a
+product of N x D matrices, for a linear model) of at most $u\sqrt{k_ik_j}$ in each entry moves $v_n$ by at most $2u(k_n
++ v_n\sum_js_jk_j)$.
 """
 
 import dataclasses
@@ -17,16 +25,6 @@ from scipy.linalg import cholesky, solve_triangular
 from provi.certificates.bounds import local_weights
 from provi.core.compilation import quick_jit
 from provi.families.dual_gaussian import DualGaussian, DualPoint
-
-# The prior of a Gaussian in dual form, and the factor of $B = I + S^{1/2}KS^{1/2}$, with bounds on their rounding.
-#
-# A Cholesky factor computed in floating point is the exact one of $B + \Delta$, $|\Delta| \le N\epsilon\,\mathrm{tr}B$
-# (Higham, Accuracy and Stability, theorem 10.3). With $B^{-1}S^{1/2}Ke_n = S^{1/2}Ve_n$ and $VSV \preceq V$ it moves
-# $v_n = K_{nn} - |T_n|^2$ by at most $|\Delta|v_n$, and forming the difference adds $N\epsilon K_{nn}$. An error in K
-# (a
-# product of N x D matrices, for a linear model) of at most $u\sqrt{k_ik_j}$ in each entry moves $v_n$ by at most
-# $2u(k_n + v_n\sum_js_jk_j)$.
-
 
 ROUNDING, EPS = 8.0, float(np.finfo(float).eps)
 """Multiple of N eps taken for the relative rounding of sums over N products."""

@@ -4,23 +4,208 @@ Coordinates: a competitor of $q = (m, C)$ is $(m + Cv, C(I + D))$ with $I + D$ s
 for a diagonal scale). The objective has gradient $g$ in $v$ and $S - I$ in $D$ at $q$. All three bounds split into a
 part for the mean, from $g$, and a part for the covariance, from $S$; $J(S) = \mathrm{tr}(S - I) - \log\det S$ needs
 convexity only.
+
+All come from one pass over the data at q, in float64 (`whitened_pass`), with bounds on its errors. With $z = m + Cu$,
+$\tilde x_n = C'x_n$, $\sigma_n = |\tilde x_n|$: $g = C'L_0(m - \mu_0) + \sum_n\alpha_n\tilde x_n$, $S = C'L_0C +
+\sum_n\gamma_n\tilde x_n\tilde x_n'$ with $\alpha_n = E\ell_n'$, $\gamma_n = E[\ell_n'(\mu_n + \sigma_nt)t]/\sigma_n$.
+An error of $\epsilon$ in $\alpha_n$ moves $g$ by at most $\epsilon\sigma_n$, one in $\gamma_n$ moves $S$ by
+$\epsilon\sigma_n^2$.
+
+Rounding moves $\tilde x_n$ by at most $\delta_n = 2d\epsilon\sum_i|x_{ni}|\,|C_i|$ ($C_i$ a row of C) and $\mu_n$ by
+$\nu_n = 2d\epsilon|x_n|'|m|$: more than $\epsilon\sigma_n$ where columns cancel. With T the farthest standard deviation
+that counts, $d\alpha/d\mu = \gamma$, $|d\alpha/d\sigma| = |E\,t\ell''| \le T\gamma$, $|d\gamma/d\mu| \le
+T\gamma/\sigma$ and $|d\gamma/d\sigma| = |E(t^2 - 1)\ell''|/\sigma \le T^2\gamma/\sigma$.
 """
 
+import dataclasses
 import math
+from typing import Any
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from provi.certificates.bounds import LOCAL, GapBound, log_det_gap, region_bound
-from provi.certificates.linear.whitened_pass import (
-    WhitenedPass,
-    curvature_on_region,
-    line_arguments,
-    rounded_down,
-    whitened_pass,
-)
-from provi.families.location_scale import LocationScale, Point
-from provi.targets.linear_model import AbstractLinearModel
+from provi.algorithms.natural.natural_gradient import line_arguments
+from provi.certificates.bounds import LOCAL, GapBound, local_weights, log_det_gap, region_bound
+from provi.certificates.monte_carlo.tail_audit import NODES, RANGE, REACH
+from provi.families.location_scale import LocationScale, Point, square_root
+from provi.targets.likelihoods.moments import LinkMoments, MomentErrors, quadrature_moments
+from provi.targets.linear_model import AbstractLinearModel, Rows, keep, sum_over_rows
+from provi.targets.priors import whitened_prior
+
+QUADRATURE_ERROR, LARGEST_SPREAD, LARGEST_TAIL = 1e-9, 10.0, 1e-12
+"""Accuracy of the rules for other bases than the normal, the spread up to which it was tested, and the share of the
+last nodes up to which the mean of an unbounded link is trusted."""
+
+_FARTHEST = 12.0
+"""Standard deviations beyond which a Gaussian has no mass in float64."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WhitenedPass:
+    """Gradient and curvature at q in its own coordinates, with error bounds; host arrays in float64.
+
+    - `loc`, `root`: m, C; `prior`: C'L_0C rounded down, so that the true one less this one is positive semi-definite;
+      `lower`: the same for C'HC, H the global curvature bound; `likelihood`: S less `prior`.
+    - `gradient`: g; `curvature`: S; `gradient_error`, `curvature_error`: on |g| and |S|_F.
+    - `diagonal`: the family's.
+    """
+
+    loc: np.ndarray
+    root: np.ndarray
+    prior: np.ndarray
+    lower: np.ndarray
+    likelihood: np.ndarray
+    gradient: np.ndarray
+    curvature: np.ndarray
+    gradient_error: float
+    curvature_error: float
+    diagonal: bool
+
+
+def whitened_pass(target: AbstractLinearModel, family: LocationScale, point: Point) -> WhitenedPass:
+    """Evaluate at `point`; a low-rank member counts as one of the family of all covariances."""
+    root, loc = square_root(point), np.asarray(point.loc, np.float64)
+    double, rule = line_arguments(target, family)
+    slope, gram, slope_error, weight_error = _pass(double, loc, root, rule)
+    prior = whitened_prior(target.prior, root, loc)
+    likelihood = (np.asarray(gram) + np.asarray(gram).T) / 2
+    # Every term has at least t0 / t1 of its curvature at q everywhere.
+    least, most = target.curvature
+    share = least / most if least > 0 and math.isfinite(most) else 0.0
+    lower, lower_error = prior.curvature, prior.curvature_error
+    if share > 0:
+        lower, lower_error = lower + share * likelihood, lower_error + share * float(weight_error)
+    curvature, below = prior.curvature + likelihood, rounded_down(prior.curvature, prior.curvature_error)
+    return WhitenedPass(
+        loc=loc,
+        root=root,
+        prior=below,
+        lower=rounded_down(lower, lower_error),
+        likelihood=curvature - below,
+        gradient=prior.gradient + np.asarray(slope),
+        curvature=curvature,
+        gradient_error=float(slope_error) + prior.gradient_error,
+        curvature_error=float(weight_error) + prior.curvature_error,
+        diagonal=family.scale == "diagonal",
+    )
+
+
+def rounded_down(matrix: np.ndarray, error: float) -> np.ndarray:
+    """A matrix below every one within `error` of `matrix`, by enough that Cholesky factors, eigenvalues and solutions
+    computed from it in float64 are those of a matrix that is so, too."""
+    rounding = 16 * len(matrix) * np.finfo(float).eps * float(np.trace(np.abs(matrix)))
+    return matrix - (error + rounding) * np.eye(len(matrix)) if math.isfinite(error) else matrix
+
+
+@eqx.filter_jit
+def _pass(target: AbstractLinearModel, loc: Any, root: Any, rule: Any) -> Any:
+    # A sum of N products is off by at most N eps times the sum of their magnitudes.
+    rounding = (target.num_terms + 8) * jnp.finfo(root.dtype).eps
+    steepness = 0.0 if target.self_concordance is None else target.self_concordance
+
+    def sums(block: Rows, real: Any) -> Any:
+        rows = block.design @ root
+        centre, variance = block.design @ loc, jnp.sum(rows**2, axis=1)
+        total = block.total_variance(variance)
+        moments, errors = keep(real, moments_and_errors(target, centre, total, block.response, rule))
+        gram = rows.T @ (moments.weight[:, None] * rows)
+        # An offset moves what a row's moments are, not how they enter the gradient.
+        spread, weight, slope = jnp.sqrt(variance), jnp.abs(moments.weight), jnp.abs(moments.slope)
+        row_error, centre_error = row_rounding(block.design, loc, root)
+        # Where the link's curvature grows with t, the mean of it lies farther out.
+        far = _FARTHEST + steepness * spread
+        moved = weight * (centre_error + far * row_error)
+        slope_error = (errors.slope + rounding * slope + moved) * spread + slope * row_error
+        weight_error = (errors.weight + rounding * weight) * variance
+        weight_error += weight * (2 * row_error * spread + row_error**2) + far * moved * spread
+        return rows.T @ moments.slope, gram, jnp.sum(slope_error), jnp.sum(weight_error)
+
+    return sum_over_rows(target, sums)
+
+
+def row_rounding(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
+    """Bounds on the rounding of each row x'C, in its norm, and of each x'm."""
+    unit, size = 2 * design.shape[1] * jnp.finfo(root.dtype).eps, jnp.abs(design)
+    return unit * (size @ jnp.sqrt(jnp.sum(root**2, axis=1))), unit * (size @ jnp.abs(loc))
+
+
+def moments_and_errors(
+    target: AbstractLinearModel, centre: Any, variance: Any, response: Any, rule: Any
+) -> tuple[LinkMoments, MomentErrors]:
+    """The moments of every row and bounds on their errors; `rule` is None for the normal base.
+
+    A rule's errors are infinite beyond the spread that it was tested for, and where an unbounded link is not small
+    at the rule's last nodes: there the mean itself may be infinite.
+    """
+    if rule is None:
+        return target.gaussian_moments(centre, variance, response), target.moment_errors(centre, variance, response)
+    spread = jnp.sqrt(variance)
+
+    def link(eta):
+        return target.link_potential(eta, response)
+
+    moments = quadrature_moments(link, centre, spread, rule)
+    nodes, weights = (jnp.asarray(x) for x in rule)
+    tail = weights[-1] * nodes[-1] * sum(jnp.abs(link(centre + sign * spread * nodes[-1])) for sign in (-1, 1))
+    # The last node of a bounded base is an ordinary one: it has a weight.
+    bounded = (weights[-1] > LARGEST_TAIL) | (tail <= LARGEST_TAIL * (1 + jnp.abs(moments.value)))
+    trusted = (spread <= LARGEST_SPREAD) & bounded
+    return moments, jax.tree.map(
+        lambda moment: jnp.where(trusted, QUADRATURE_ERROR * (1 + jnp.abs(moment)), jnp.inf),
+        MomentErrors(moments.value, moments.slope, moments.weight),
+    )
+
+
+@eqx.filter_jit
+def curvature_on_region(target: AbstractLinearModel, loc: Any, root: Any, radius: Any) -> Any:
+    """`local_curvature` of all rows of `target`, which is in float64, at q = (loc, root), and its rounding."""
+
+    def sums(block: Rows, real: Any) -> Any:
+        rows = block.design @ root
+        spread = jnp.sqrt(jnp.sum(rows**2, axis=1))
+        row_error, centre_error = row_rounding(block.design, loc, root)
+        slack = centre_error + (1 + radius) * row_error
+        weight = row_weights(target, block.design @ loc, spread, radius, block.variance_offset, slack)
+        weight = jnp.where(real, weight, 0)
+        return rows.T @ (weight[:, None] * rows), jnp.sum(weight * (2 * spread + row_error) * row_error)
+
+    return sum_over_rows(target, sums)
+
+
+@eqx.filter_jit
+def local_curvature(
+    target: AbstractLinearModel, rows: Any, centre: Any, spread: Any, radius: Any, offset: Any = None
+) -> Any:
+    r"""$\sum_n\kappa_n\tilde x_n\tilde x_n'$, a lower bound on the curvature in v while |v|, |D|_F <= `radius`."""
+    return rows.T @ (row_weights(target, centre, spread, radius, offset, 0.0)[:, None] * rows)
+
+
+def row_weights(target: AbstractLinearModel, centre: Any, spread: Any, radius: Any, offset: Any, slack: Any) -> Any:
+    """`local_region.local_weights` of rows whose terms are smoothed by a variance `offset`, or not (None)."""
+
+    def moments(deviation: Any) -> tuple:
+        return smoothed_moments(target, centre, deviation, offset)
+
+    assert target.self_concordance is not None
+    return local_weights(target.self_concordance, moments, spread, radius, slack)
+
+
+def smoothed_moments(target: AbstractLinearModel, centre: Any, deviation: Any, offset: Any) -> tuple:
+    r"""$E[t^j\psi''(\mu + st)]$, j = 0, 1, 2, for $\psi(\eta) = E\ell(\eta + \sqrt\kappa e)$, and their error.
+
+    With $T = (st + \sqrt\kappa e)/\sqrt{s^2 + \kappa}$ and $r = s/\sqrt{s^2 + \kappa}$ the conditional law of t is
+    $N(rT, 1 - r^2)$, so they are $m_0$, $rm_1$ and $r^2m_2 + (1 - r^2)m_0$ of the link at the total deviation.
+    """
+    if offset is None:
+        return target.curvature_moments(centre, deviation)
+    total = jnp.sqrt(deviation**2 + offset)
+    zeroth, first, second, error = target.curvature_moments(centre, total)
+    share = jnp.where(total > 0, deviation / jnp.where(total > 0, total, 1), 1)
+    return zeroth, share * first, share**2 * second + (1 - share**2) * zeroth, error
+
 
 NAMES = ("strong convexity (a)", "linearisation (b)", LOCAL)
 _LARGEST_PRIOR_PART = 300
@@ -159,3 +344,35 @@ def prior_part(at: WhitenedPass) -> float:
     error /= math.sqrt(max(float(np.linalg.eigvalsh(at.prior)[0]), 1e-300))
     total = max(value, 0.0) + error * np.linalg.norm(own - other) + 0.5 * np.square(error)
     return float(total + 16 * dim * eps * size)
+
+
+def unseen_share_of_rows(target: AbstractLinearModel, point: Point) -> float:
+    r"""The share of $E[(t\,\sigma_n\ell_n'(\mu_n + \sigma_nt))^2]$ that draws of q do not see: the largest of a row.
+
+    What `monte_carlo.tail_audit` does along lines of any density; no draws are needed. A linear model has no
+    other directions in which a wall could stand.
+    """
+    loc = jnp.asarray(point.loc, target.dtype)
+    largest = float(_largest_row_share(target, loc, jnp.asarray(square_root(point), target.dtype)))
+    return largest if np.isfinite(largest) else 1.0
+
+
+@eqx.filter_jit
+def _largest_row_share(target: AbstractLinearModel, loc: Any, factor: Any) -> Any:
+    nodes = jnp.asarray(np.linspace(-RANGE, RANGE, NODES), loc.dtype)
+    density = jnp.exp(-0.5 * nodes**2)
+
+    def largest(block: Rows, real: Any) -> Any:
+        centre, spread = block.design @ loc, jnp.linalg.norm(block.design @ factor, axis=1)
+
+        def add(sums, node):
+            t, weight = node
+            _, pull = jax.vjp(lambda eta: target.smoothed_link(eta, block), centre + spread * t)
+            value = weight * (t * spread * pull(jnp.ones_like(centre))[0]) ** 2
+            return (sums[0] + value, sums[1] + jnp.where(jnp.abs(t) > REACH, value, 0)), None
+
+        zero = jnp.zeros_like(centre)
+        (total, outside), _ = jax.lax.scan(add, (zero, zero), (nodes, density / jnp.sum(density)))
+        return jnp.max(jnp.where(real, outside / jnp.maximum(total, 1), 0))
+
+    return sum_over_rows(target, largest, jnp.maximum)

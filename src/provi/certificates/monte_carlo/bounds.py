@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.certificates.bounds import GapBound
+from provi.certificates.bounds import GapBound, spend
 from provi.certificates.certificate import Counterexample
 from provi.certificates.monte_carlo.batch_minima import (
     LARGEST_DISTANCE,
@@ -32,11 +32,9 @@ from provi.certificates.monte_carlo.batch_minima import (
 )
 from provi.certificates.monte_carlo.batch_sums import LARGEST_DENSE, NUM_BATCHES, Frame, batch_means
 from provi.certificates.monte_carlo.check_values import CheckValues, check_values, next_guesses
-from provi.certificates.monte_carlo.confidence import spend
 from provi.certificates.monte_carlo.convexity import refuting_segment
 from provi.certificates.monte_carlo.whitened_frame import Grounds, whitened_frame
-from provi.core.checks import check_count, check_positive
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, check_positive, double_precision
 from provi.core.types import RandomKey
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget

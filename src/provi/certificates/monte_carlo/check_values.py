@@ -1,4 +1,9 @@
-"""The numbers of one Monte-Carlo check: upper confidence bounds from R batches, put together into bounds on the gap."""
+r"""The numbers of one Monte-Carlo check: upper confidence bounds from R batches, put together into bounds on the gap.
+
+The covariance part of a Monte-Carlo bound: the largest J(I + G) when G is known to lie in a ball around A.
+
+The radius is measured in the metric of $S = I + A$: $\xi = |L^{-1}(G - A)L^{-T}|_F$ with $S = LL'$.
+"""
 
 import dataclasses
 import math
@@ -6,13 +11,8 @@ import math
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from provi.certificates.bounds import log_det_gap, log_det_gap_from_norm
+from provi.certificates.bounds import log_det_gap, log_det_gap_from_norm, mean_upper_bound, squared_norm_upper_bound
 from provi.certificates.monte_carlo.batch_minima import BatchMinima, times_rows
-from provi.certificates.monte_carlo.confidence import mean_upper_bound, squared_norm_upper_bound
-
-# The covariance part of a Monte-Carlo bound: the largest J(I + G) when G is known to lie in a ball around A.
-#
-# The radius is measured in the metric of $S = I + A$: $\xi = |L^{-1}(G - A)L^{-T}|_F$ with $S = LL'$.
 
 
 def log_det_gap_in_ball(centre: np.ndarray, radius: float) -> float:

@@ -1,4 +1,6 @@
-"""A search for directions in which a target is less convex than was claimed, by Lanczos' method at draws of q."""
+"""A search for directions in which a target is less convex than was claimed, by Lanczos' method at draws of q; and the
+segment between two draws on which a target is less convex than was claimed, once one is known to exist.
+"""
 
 from typing import Any
 
@@ -12,8 +14,7 @@ from provi.certificates.certificate import Counterexample
 from provi.certificates.monte_carlo.batch_minima import times_rows
 from provi.certificates.monte_carlo.batch_sums import Frame, curvature_excess, pair_gradients, times
 from provi.certificates.monte_carlo.whitened_frame import claimed_convexity, scale_factor
-from provi.core.checks import check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, double_precision
 from provi.core.types import Count, Draws, Matrix, RandomKey, Scalar, Vector
 from provi.families.bases import AbstractBase
 from provi.families.location_scale import LocationScale, Point
@@ -128,9 +129,6 @@ def _smallest_ritz_pair(product: Any, start: Vector) -> tuple[Vector, Scalar, Sc
     projected = basis[:size] @ images[:size].T
     values, vectors = jnp.linalg.eigh((projected + projected.T) / 2)
     return basis[:size].T @ vectors[:, 0], values[0], jnp.max(jnp.abs(values))
-
-
-# The segment between two draws on which a target is less convex than was claimed, once one is known to exist.
 
 
 def refuting_segment(

@@ -21,47 +21,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.certificates.certificate import Assumption
 from provi.certificates.monte_carlo.whitened_frame import scale_factor
 from provi.families.location_scale import LocationScale, Point
-from provi.targets.base import AbstractTarget
-from provi.targets.linear_model import AbstractLinearModel, Rows, sum_over_rows
+from provi.targets.base import AbstractTarget, Constants
 
 REACH, LARGEST_SHARE = 4.0, 0.1
-_NODES, _RANGE, _NUM_BASES, _POWER_STEPS, _RANDOM_LINES = 49, 12.0, 4, 6, 12
+NODES, RANGE = 49, 12.0
+_NUM_BASES, _POWER_STEPS, _RANDOM_LINES = 4, 6, 12
+LARGEST_STEEPNESS = 10.0
+"""Smoothness times the largest variance of q, up to which no audit of the tails is needed."""
+
 _STRETCHES, _PAIRS = (1.0, 2.0, 4.0, 8.0), 6
-
-
-def unseen_share_of_rows(target: AbstractLinearModel, point: Point) -> float:
-    r"""The same for a linear model, along the rows: $E[(t\,\sigma_n\ell_n'(\mu_n + \sigma_nt))^2]$, no draws needed.
-
-    A linear model has no other directions in which a wall could stand.
-    """
-    loc = jnp.asarray(point.loc, target.dtype)
-    factor = np.asarray(scale_factor(point))
-    factor = np.diag(factor) if factor.ndim == 1 else factor
-    largest = float(_largest_row_share(target, loc, jnp.asarray(factor, target.dtype)))
-    return largest if np.isfinite(largest) else 1.0
-
-
-@eqx.filter_jit
-def _largest_row_share(target: AbstractLinearModel, loc: Any, factor: Any) -> Any:
-    nodes = jnp.asarray(np.linspace(-_RANGE, _RANGE, _NODES), loc.dtype)
-    density = jnp.exp(-0.5 * nodes**2)
-
-    def largest(block: Rows, real: Any) -> Any:
-        centre, spread = block.design @ loc, jnp.linalg.norm(block.design @ factor, axis=1)
-
-        def add(sums, node):
-            t, weight = node
-            _, pull = jax.vjp(lambda eta: target.smoothed_link(eta, block), centre + spread * t)
-            value = weight * (t * spread * pull(jnp.ones_like(centre))[0]) ** 2
-            return (sums[0] + value, sums[1] + jnp.where(jnp.abs(t) > REACH, value, 0)), None
-
-        zero = jnp.zeros_like(centre)
-        (total, outside), _ = jax.lax.scan(add, (zero, zero), (nodes, density / jnp.sum(density)))
-        return jnp.max(jnp.where(real, outside / jnp.maximum(total, 1), 0))
-
-    return sum_over_rows(target, largest, jnp.maximum)
 
 
 def unseen_share(target: AbstractTarget, family: LocationScale, point: Point, *, seed: int) -> float:
@@ -105,7 +76,7 @@ def _shares(target: AbstractTarget, loc: Any, factor: Any, bases: Any, places: A
         start = direction / jnp.linalg.norm(direction)
         return jax.lax.scan(improve, start, None, length=_POWER_STEPS)[0], start
 
-    nodes = jnp.asarray(np.linspace(-_RANGE, _RANGE, _NODES), loc.dtype)
+    nodes = jnp.asarray(np.linspace(-RANGE, RANGE, NODES), loc.dtype)
     density = jnp.exp(-0.5 * nodes**2)
 
     def share(direction, base):
@@ -123,3 +94,25 @@ def _shares(target: AbstractTarget, loc: Any, factor: Any, bases: Any, places: A
     lines = jnp.concatenate([found, random[:_RANDOM_LINES]])
     through = bases[jnp.arange(lines.shape[0]) % bases.shape[0]]
     return jax.lax.map(lambda pair: share(*pair), (lines, through))
+
+
+def audit_tails(
+    target: AbstractTarget, family: LocationScale, point: Any, constants: Constants, seed: int
+) -> Assumption:
+    """Whether draws of q can see what the expectations are made of: by smoothness, else by `tail_audit`."""
+    statement = "draws reach what matters (batch means are nearly Gaussian)"
+    smooth = constants.smoothness
+    if smooth.status in ("proven", "declared") and smooth.value is not None:
+        # In q's coordinates the gradient is Lipschitz with this constant; a huge one can still hide a wall.
+        steepness = float(smooth.value) * float(np.max(family.marginal_standard_deviation(point))) ** 2
+        if steepness <= LARGEST_STEEPNESS:
+            reason = "smooth potential: in q's coordinates its gradient grows at most linearly, with this slope"
+            return Assumption(statement, steepness, smooth.status, reason)
+    share = unseen_share(target, family, point, seed=seed)
+    if share > LARGEST_SHARE:
+        reason = (
+            f"{share:.0%} of the gradient's variance along a line lies beyond {REACH:g} standard deviations of q, "
+            f"where draws do not come: no confidence level can be given"
+        )
+        return Assumption(statement, share, "violated", reason)
+    return Assumption(statement, share, "estimated", f"share beyond {REACH:g} standard deviations, along lines tried")

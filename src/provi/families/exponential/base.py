@@ -12,6 +12,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from provi.core.types import Flag, Matrix, RandomKey, Scalar, Vector
 
@@ -130,6 +131,13 @@ class Coordinates(eqx.Module):
                 f"{type(self.family).__name__}: use 'mean' or 'natural'."
             )
 
+    def check_point(self, point: Any) -> None:
+        """`ValueError` unless `point` is a vector of the right length that names a member."""
+        if np.shape(point) != (self.family.size,):
+            raise ValueError(f"w0 has {np.size(point)} entries; {self.family} has {self.family.size} parameters.")
+        if not bool(_valid(self, point)):
+            raise ValueError(f"w0 is not a member of {self.family} in {self.name} coordinates.")
+
     def to_natural(self, w: Vector) -> Vector:
         """The natural parameter of the member at w; NaN where there is none."""
         family: Any = self.family
@@ -154,6 +162,11 @@ class Coordinates(eqx.Module):
             return self.family.fisher(w)
         jacobian = jax.jacfwd(self.to_natural)(w)
         return jacobian.T @ self.family.fisher(self.to_natural(w)) @ jacobian
+
+
+@eqx.filter_jit
+def _valid(coordinates: Coordinates, w: Vector) -> Flag:
+    return coordinates.valid(w)
 
 
 def least_fisher_eigenvalue(family: AbstractExponentialFamily, first: Vector, second: Vector, points: int) -> Scalar:

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.checks import check_count
+from provi.core.arguments import check_count
 from provi.core.types import Vector
 from provi.families.exponential.base import AbstractExponentialFamily, all_finite, as_floating
 from provi.families.exponential.gamma import digamma, log_gamma, polygamma

@@ -1,7 +1,5 @@
 """A NumPyro model with its arguments, run at given values of its latent sites."""
 
-import dataclasses
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.core.arguments import default_dtype
 from provi.core.captured import captured
-from provi.core.precision import default_dtype
-from provi.core.types import Scalar, Vector
+from provi.core.types import Scalar
 
 
 class _Identical:
@@ -97,25 +95,6 @@ class NumPyroModel(eqx.Module):
         return seed(Rows(self.model), 0)
 
 
-@dataclasses.dataclass(frozen=True)
-class Unravel:
-    """From the vector of free coordinates to a dictionary by latent site, in the order of the model."""
-
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-
-    def __call__(self, z: Vector) -> dict[str, Any]:
-        """The parts of z in the sites' shapes."""
-        ends = np.cumsum([math.prod(shape) for shape in self.shapes])
-        parts = jnp.split(z, ends[:-1])
-        return {name: part.reshape(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
-
-    @property
-    def size(self) -> int:
-        """The length of the vector."""
-        return sum(math.prod(shape) for shape in self.shapes)
-
-
 def abstractly(function: Callable[..., Any], *args: Any) -> Any:
     """What `function` returns when it is run without computing anything: for facts such as shapes, not numbers."""
     found = []
@@ -137,11 +116,11 @@ def start_value(site: Any) -> Any:
         return None
     from numpyro.distributions import biject_to
 
-    bijection = biject_to(check_support(site))
+    bijection = biject_to(_check_support(site))
     return bijection(jnp.zeros(bijection.inverse_shape(site["fn"].shape(site["kwargs"]["sample_shape"]))))
 
 
-def check_support(site: Any) -> Any:
+def _check_support(site: Any) -> Any:
     """The support of a latent site, which must be continuous and have a bijection from R^k."""
     from numpyro.distributions import biject_to
 
@@ -180,7 +159,7 @@ def latent_sites(sites: Any) -> dict[str, Any]:
     if not latent:
         raise ValueError("the model has no latent site: nothing is left to infer.")
     for site in latent.values():
-        check_support(site)
+        _check_support(site)
     return latent
 
 

@@ -1,4 +1,4 @@
-"""A PyMC model with its data as they are now, and the functions of its free coordinates."""
+"""A PyMC model with its data as they are now, and its PyTensor graphs as JAX functions of the free coordinates."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -11,11 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from provi.core.precision import default_dtype
+from provi.core.arguments import default_dtype
 from provi.core.types import Vector
-from provi.frontends.numpyro.model import Unravel
-
-# PyTensor graphs as JAX functions.
+from provi.frontends.target import Unravel
 
 
 def in_jax(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Any]:

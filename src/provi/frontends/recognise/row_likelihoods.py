@@ -11,9 +11,8 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from provi.core.logistic_normal import VALUE_ERROR
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
-from provi.targets.likelihoods.bernoulli import BernoulliLogit
+from provi.targets.likelihoods.bernoulli import VALUE_ERROR, BernoulliLogit
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
 from provi.targets.likelihoods.poisson import Poisson
 

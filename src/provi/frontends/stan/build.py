@@ -1,4 +1,7 @@
-"""Stan code to a shared library, with the Stan compiler, headers and libraries that PyStan brings (in `httpstan`)."""
+"""Stan code to a shared library, with the Stan compiler, headers and libraries that PyStan brings (in `httpstan`).
+
+Behind the program's own C++ the model is compiled as six C functions (`_INTERFACE`), which `ctypes` calls.
+"""
 
 import hashlib
 import os
@@ -10,10 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-# The C++ that is compiled behind a Stan program: its model as six C functions, which `ctypes` calls.
-
-
-INCLUDES = r"""
+_INCLUDES = r"""
 #include <stan/io/json/json_data.hpp>
 #include <stan/services/util/create_rng.hpp>
 #include <algorithm>
@@ -25,7 +25,7 @@ INCLUDES = r"""
 """
 
 # Row by row and without Python: the threads of `provi_density` share the rows, and Stan's own state is one a thread.
-INTERFACE = r"""
+_INTERFACE = r"""
 #define PROVI_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace provi {
@@ -191,7 +191,7 @@ def build_library(code: str, include: Path | None = None) -> Path:
     import httpstan
 
     package = Path(httpstan.__file__).parent
-    source = INCLUDES + _to_cpp(code, package / "stanc", include) + INTERFACE
+    source = _INCLUDES + _to_cpp(code, package / "stanc", include) + _INTERFACE
     identity = "\n".join((httpstan.__version__, str(package), platform.platform(), *_FLAGS, source))
     library = cache_folder() / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.so"
     if not library.exists():

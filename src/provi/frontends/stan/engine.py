@@ -1,4 +1,4 @@
-"""What ProVI asks of a Stan model with its data, as functions of NumPy arrays; and its Hessian from gradients."""
+"""What ProVI asks of a Stan model with its data, as functions of NumPy arrays; its Hessian; BridgeStan's answers."""
 
 import abc
 import contextlib
@@ -93,9 +93,6 @@ def _numbers(argument: str, value: Any) -> np.ndarray:
     if array.dtype.kind not in "iuf":
         raise ValueError(f"{argument} must hold numbers, not {array.dtype}.")
     return array
-
-
-# A Stan program through BridgeStan.
 
 
 class BridgeStanEngine(AbstractEngine):

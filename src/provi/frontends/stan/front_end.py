@@ -7,8 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.checks import check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, double_precision
 from provi.frontends.stan.build import build_library
 from provi.frontends.stan.compiled import CompiledStan
 from provi.frontends.stan.engine import AbstractEngine, BridgeStanEngine, build_bridge, has_sources
@@ -73,7 +72,8 @@ def from_stan(
     compiled = StanProgram(model, data, seed)
     if not compiled.free_names:
         raise ValueError("program has no parameters, so there is nothing to approximate.")
-    return StanTarget(jnp.asarray(_find_start(compiled, start), jnp.float64), assumptions, compiled)
+    point = jnp.asarray(_find_start(compiled, start), jnp.float64)
+    return StanTarget(start=point, assumptions=assumptions, program=compiled)
 
 
 def _read_code(program: Any) -> tuple[str, Path | None]:

@@ -1,9 +1,13 @@
-"""The posterior of a Stan program as a target."""
+"""The posterior of a Stan program as a target.
+
+`StanProgram` is the model with its data: which number of Stan's output is which element of which variable.
+`StanTarget` is its density, which JAX calls on the host.
+"""
 
 import functools
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -11,16 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import logit
 
-from provi.core.checks import as_array, check_count
-from provi.core.types import Scalar, Vector
+from provi.core.types import Draws, Scalar, Vector
 from provi.frontends.stan.engine import AbstractEngine, hessian_products
+from provi.frontends.target import AbstractModelTarget, read_values
 from provi.targets.assumptions import Assumptions
-from provi.targets.base import AbstractTarget, Constants, read_points
-from provi.targets.parameters import element_names
 
-# A Stan model with its data and its variables: which number of Stan's output is which element of which.
-
-
+_LIKELIHOOD, _REPLICATE = "log_lik", "_rep"  # the generated quantities that have a meaning by convention
 _ELEMENT = re.compile(r"([^.:]+)((?:\.\d+)*)")
 _LINKS = {
     "": lambda x: x,
@@ -46,7 +46,7 @@ class StanProgram:
         """
         self.engine, self.seed = engine, seed
         self.data = {name: np.asarray(value) for name, value in data.items()}
-        self.parameters, self.variables = read_columns(engine.names(0)), read_columns(engine.names(2))
+        self.parameters, self.variables = _read_columns(engine.names(0)), _read_columns(engine.names(2))
         self.free_names = _name_coordinates(engine, self.parameters)
 
     def values(self, points: np.ndarray, seed: int) -> dict[str, np.ndarray]:
@@ -55,7 +55,7 @@ class StanProgram:
         return {name: found[:, columns] for name, columns in self.variables.items()}
 
 
-def read_columns(names: tuple[str, ...]) -> dict[str, np.ndarray]:
+def _read_columns(names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """The columns of each variable's elements, from Stan's names `a.1`, `a.2`, ...; indices there start at 1.
 
     Reading the names leaves the order of Stan's output to Stan. Parts of complex numbers and of tuples, such as
@@ -106,103 +106,71 @@ def _recognise(stem: str, z: np.ndarray, values: np.ndarray | None) -> list[str]
     return [f"free({stem})" + (f"[{i}]" if z.size > 1 or values is None or values.ndim else "") for i in range(z.size)]
 
 
-_LIKELIHOOD, _REPLICATE = "log_lik", "_rep"
-
-
-class StanTarget(AbstractTarget):
+class StanTarget(AbstractModelTarget):
     """The posterior density of a Stan program's parameters, in Stan's own unconstrained coordinates.
 
     The log density is Stan's with its Jacobian and all constants, also those that `~` drops when Stan samples. JAX
     calls it on the host, a batch of points at a time; gradients are Stan's, second derivatives central differences of
     them (`provi.frontends.stan.engine.hessian_products`). Where Stan raises, the density is zero, its gradient NaN.
+
+    - `constrain`: parameters, transformed parameters and generated quantities, without those that `log_likelihood` and
+      `predict` return; NaN where Stan raises at a draw.
+    - `log_likelihood`: the generated quantity `log_lik`, by Stan's convention log p of each datum; {} in a program
+      without.
+    - `predict`: the generated quantities whose names end in `_rep`, drawn with `seed`, under the name of the data where
+      there are such: `y_rep` becomes `y`; {} in a program without.
+
+    Indices of names are from 0.
     """
 
+    recognised: ClassVar[None] = None  # nothing is known of a program's shape
     start: Vector
     assumptions: Assumptions
     program: StanProgram = eqx.field(static=True)
 
     @property
-    def dim(self) -> int:
-        """The number of free coordinates."""
-        return self.start.shape[0]
-
-    @property
-    def dtype(self) -> Any:
-        """float64, as in Stan."""
-        return self.start.dtype
-
-    @property
     def parameter_names(self) -> tuple[str, ...]:
-        """The parameters' names with indices from 0; `log(tau)`, `free(p)[0]` for what is not the parameter itself."""
+        """The parameters' names; `log(tau)`, `free(p)[0]` for what is not the parameter itself."""
         return self.program.free_names
-
-    @property
-    def default_location(self) -> np.ndarray:
-        """Zero, or the `start` that was given or found."""
-        return np.asarray(self.start, np.float64)
-
-    @property
-    def constants(self) -> Constants:
-        """Declared or unknown."""
-        return self.assumptions.constants
 
     def potential(self, z: Vector) -> Scalar:
         """Minus Stan's log density."""
         return -_log_density(self.program.engine, z)
-
-    def constrain(self, z: Any) -> dict[str, np.ndarray]:
-        """Parameters, transformed parameters and generated quantities; for draws (n, dim), n of each.
-
-        Without the quantities that `log_likelihood` and `predict` return. NaN where Stan raises at a draw.
-        """
-        return self._at(z, self.program.seed, lambda name: name != _LIKELIHOOD and not name.endswith(_REPLICATE))
-
-    def log_likelihood(self, z: Any) -> dict[str, np.ndarray]:
-        """The generated quantity `log_lik`, by Stan's convention log p of each datum; {} in a program without."""
-        return self._at(z, self.program.seed, lambda name: name == _LIKELIHOOD)
-
-    def predict(self, z: Any, seed: int) -> dict[str, np.ndarray]:
-        """The generated quantities whose names end in `_rep`, drawn with `seed`; {} in a program without.
-
-        One set for each row of z, under the name of the data where there are such: `y_rep` becomes `y`.
-        """
-        check_count("seed", seed, minimum=0)
-        found = self._at(z, seed, lambda name: name.endswith(_REPLICATE))
-        stems = {name: name.removesuffix(_REPLICATE) for name in found}
-        return {stems[name] if stems[name] in self.program.data else name: value for name, value in found.items()}
 
     @property
     def observed_data(self) -> dict[str, np.ndarray]:
         """All data that the program was given: Stan does not say which of them are modelled."""
         return dict(self.program.data)
 
-    @property
-    def constrained_names(self) -> tuple[str, ...]:
-        """A name for each number of `constrain`, variables sorted by name, indices from 0."""
-        return element_names(self.constrain(self.default_location))
-
     def unconstrain(self, values: Any) -> np.ndarray:
         """The vector z of values of the parameters, a dictionary by name; other entries do not count."""
         return free_coordinates("values", self.program, values)
 
-    def _at(self, z: Any, seed: int, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
-        points = read_points(z, self.dim)
+    def _values(self, points: Draws) -> dict[str, np.ndarray]:
+        return self._quantities(
+            points, self.program.seed, lambda name: name != _LIKELIHOOD and not name.endswith(_REPLICATE)
+        )
+
+    def _log_likelihoods(self, points: Draws) -> dict[str, np.ndarray]:
+        return self._quantities(points, self.program.seed, lambda name: name == _LIKELIHOOD)
+
+    def _replicates(self, points: Draws, seed: int) -> dict[str, np.ndarray]:
+        found = self._quantities(points, seed, lambda name: name.endswith(_REPLICATE))
+        stems = {name: name.removesuffix(_REPLICATE) for name in found}
+        return {stems[name] if stems[name] in self.program.data else name: value for name, value in found.items()}
+
+    def _quantities(self, points: Draws, seed: int, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
+        """The wanted variables; Stan is not run where there are none."""
         if not any(map(wanted, self.program.variables)):
             return {}
-        found = self.program.values(np.atleast_2d(points).astype(np.float64), seed)
-        return {name: x if points.ndim == 2 else np.asarray(x[0]) for name, x in found.items() if wanted(name)}
+        found = self.program.values(np.asarray(points, np.float64), seed)
+        return {name: value for name, value in found.items() if wanted(name)}
 
 
 def free_coordinates(argument: str, program: StanProgram, values: Any) -> np.ndarray:
     """The free coordinates of values of all parameters; a `ValueError` names `argument` and the parameter."""
     shapes = {name: columns.shape for name, columns in program.parameters.items()}
-    if not isinstance(values, dict) or set(shapes) - set(values):
-        missing = ", ".join(sorted(set(shapes) - set(values))) if isinstance(values, dict) else "all of them"
-        raise ValueError(f"{argument} must be a dictionary with a value for each parameter; it lacks: {missing}.")
-    given = {name: as_array(f"{argument}[{name!r}]", values[name]) for name in shapes}
-    for name, shape in shapes.items():
-        if given[name].shape != shape:
-            raise ValueError(f"{argument}[{name!r}] has shape {given[name].shape}; the parameter's is {shape}.")
+    given = read_values(argument, values, shapes, "parameter")
     try:
         return program.engine.unconstrain(given)
     except ValueError as error:

@@ -13,7 +13,7 @@ import numpy as np
 from jax.scipy.special import digamma, gammaln
 from jaxtyping import Array, Float
 
-from provi.core.checks import check_positive
+from provi.core.arguments import check_positive
 
 
 def dirichlet_expected_log(concentration: Float[Array, "*rows k"]) -> Float[Array, "*rows k"]:

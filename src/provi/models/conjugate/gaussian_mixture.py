@@ -9,16 +9,11 @@ from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from provi.algorithms.mirror.conjugate_svi import (
-    answer_batch,
-    coordinate_ascent,
-    forgetting_rate,
-    stochastic_ascent,
-)
-from provi.core.checks import check_count, check_positive, check_positive_definite
+from provi.algorithms.mirror.conjugate_svi import answer_batch, forgetting_rate
+from provi.core.arguments import check_count, check_positive, check_positive_definite, double_precision
 from provi.core.compilation import padded_size
-from provi.core.precision import double_precision
 from provi.models.conjugate import gaussian_mixture_updates as updates
+from provi.models.conjugate.ascent import coordinate_ascent, stochastic_ascent
 from provi.models.conjugate.expectations import forgetting_option
 
 _ROWS = 64

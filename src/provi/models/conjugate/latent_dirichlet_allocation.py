@@ -15,13 +15,11 @@ from provi.algorithms.mirror.conjugate_svi import (
     AbstractConjugateModel,
     LocalAnswer,
     answer_batch,
-    coordinate_ascent,
     elbo,
     forgetting_rate,
-    stochastic_ascent,
 )
-from provi.core.checks import check_count, check_positive
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, check_positive, double_precision
+from provi.models.conjugate.ascent import coordinate_ascent, stochastic_ascent
 from provi.models.conjugate.expectations import dirichlet_expected_log, dirichlet_kl, forgetting_option
 from provi.models.topics.corpus import CHUNK, Documents, bucket_documents
 

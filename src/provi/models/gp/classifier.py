@@ -3,20 +3,17 @@
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
-from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import validate_data
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
+from provi.models.certified_estimator import AbstractBinaryClassifier, read_two_classes
 from provi.models.gp.estimator import AbstractGPEstimator
-from provi.models.gp.prediction import label_log_odds
 from provi.targets.likelihoods import AbstractLikelihood, BernoulliLogit, BernoulliProbit
 
 LIKELIHOODS = {"logit": BernoulliLogit, "probit": BernoulliProbit}
 
 
-class GPClassifier(ClassifierMixin, AbstractGPEstimator):
+class GPClassifier(AbstractBinaryClassifier, AbstractGPEstimator):
     r"""$P(y = 1) = \sigma(f(x))$, $f \sim GP(0, k)$: the best Gaussian approximation of the posterior of f.
 
     **Arguments:**
@@ -70,37 +67,10 @@ class GPClassifier(ClassifierMixin, AbstractGPEstimator):
     def fit(self, X: Any, y: Any) -> "GPClassifier":
         """Fit to the rows of X and their labels y, of any type."""
         values, labels = validate_data(self, X, y, dtype=[np.float64, np.float32])
-        check_classification_targets(labels)
-        self.classes_ = np.unique(labels)
-        if len(self.classes_) > 2:
-            raise ValueError(
-                f"Only binary classification is supported. The type of the target is {type_of_target(labels)}, with "
-                f"{len(self.classes_)} classes: wrap the model, sklearn.multiclass.OneVsRestClassifier(GPClassifier())."
-            )
-        self._fit_process(values, (labels == self.classes_[-1]).astype(float), self._chosen_likelihood())
+        classes, response = read_two_classes(labels, type(self).__name__)
+        self._fit_process(values, response, self._chosen_likelihood())
+        self.classes_ = classes
         return self
-
-    def decision_function(self, X: Any) -> np.ndarray:
-        """The log-odds of the predictive probability of `classes_[1]`; the latent function is in `predict_latent`."""
-        mean, variance = self.predict_latent(X)
-        return label_log_odds(self.likelihood_, mean, variance)
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """The predictive probabilities, a column for each of `classes_`: averages over the posterior of f."""
-        odds = self.decision_function(X)
-        if len(self.classes_) == 1:
-            return np.ones((len(odds), 1), odds.dtype)
-        return expit(np.stack([-odds, odds], axis=1))
-
-    def predict(self, X: Any) -> np.ndarray:
-        """The more probable class."""
-        odds = self.decision_function(X)
-        return self.classes_[np.where(odds > 0, len(self.classes_) - 1, 0)]
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
 
     def _chosen_likelihood(self) -> AbstractLikelihood:
         if isinstance(self.likelihood, AbstractLikelihood):

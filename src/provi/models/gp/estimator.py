@@ -1,25 +1,21 @@
-"""What the Gaussian-process classifier and regressor share: arguments, the fit, latent predictions, pickling."""
+"""What the Gaussian-process classifier and regressor share: arguments, the fit, latent predictions."""
 
-import dataclasses
-import pickle
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from provi.algorithms.natural.sparse_learning import learn_sparse_hyperparameters
-from provi.certificates.build import LARGEST_LINEAR
-from provi.core.checks import check_count
-from provi.core.memory import available_bytes
-from provi.core.precision import double_precision
+from provi.core.arguments import available_bytes, check_count
 from provi.families.location_scale import Gaussian
 from provi.fit import fit
 from provi.kernels import AbstractKernel, SquaredExponential
+from provi.models.certified_estimator import AbstractCertifiedEstimator
 from provi.models.gp.hyperparameters import learn_hyperparameters
 from provi.models.gp.prediction import exact_predictor, predict_latent, sparse_predictor
 from provi.result import Fit
+from provi.structures.linear import LARGEST_LINEAR
 from provi.targets.gaussian_process import GaussianProcess
 from provi.targets.likelihoods import AbstractLikelihood, UserLikelihood
 from provi.targets.sparse_gaussian_process import SparseGaussianProcess
@@ -28,7 +24,7 @@ _MATRICES = 4
 """N x N matrices held at once at the least: K, and a factorisation for the predictions."""
 
 
-class AbstractGPEstimator(BaseEstimator):
+class AbstractGPEstimator(AbstractCertifiedEstimator):
     """A Gaussian process with the scikit-learn interface; the constructors of the subclasses set the arguments."""
 
     length_scale: Any
@@ -56,13 +52,9 @@ class AbstractGPEstimator(BaseEstimator):
             target, found, predictor = self._fit_exact(X, response, kernel, likelihood, seed)
         else:
             target, found, predictor = self._fit_sparse(X, response, kernel, likelihood, seed)
-        if not np.isfinite(float(found.elbo)):
-            raise ValueError(
-                f"The ELBO is not finite ({found.message}): scale X and y, or take a smaller amplitude; the mean of "
-                f"the {likelihood.name} likelihood may overflow under the prior."
-            )
-        self.kernel_, self.likelihood_ = target.kernel, target.likelihood
-        self.fit_, self.elbo_, self.certificate_ = found, float(found.elbo), found.certificate
+        overflow = f"the mean of the {likelihood.name} likelihood may overflow under the prior"
+        self._store_fit(found, target.likelihood, f"scale X and y, or take a smaller amplitude; {overflow}")
+        self.kernel_ = target.kernel
         self._predictor = predictor
 
     def _fit_exact(self, X, response, kernel, likelihood, seed) -> tuple[GaussianProcess, Fit, Any]:
@@ -108,18 +100,3 @@ class AbstractGPEstimator(BaseEstimator):
             if np.ndim(getattr(self, name)) > 0 or getattr(self, name) != 1.0:
                 raise ValueError(f"kernel and {name} are both given: set {name} in the kernel itself.")
         return self.kernel
-
-    def __getstate__(self):
-        state: Any = super().__getstate__()
-        if "fit_" in state:
-            # What computes a certificate again holds the data, and cannot be pickled; the target holds them, too.
-            certificate = dataclasses.replace(self.certificate_, recompute=None)
-            posterior = dataclasses.replace(self.fit_.posterior, target=None)
-            found = dataclasses.replace(self.fit_, certificate=certificate, target=None, posterior=posterior)
-            state = {**state, "fit_": found, "certificate_": certificate}
-        return {"pickled": pickle.dumps(state)}
-
-    @double_precision
-    def __setstate__(self, state):
-        # In double precision: JAX unpickles arrays as float32 for a user who has not enabled 64 bits.
-        super().__setstate__(pickle.loads(state["pickled"]))

@@ -1,6 +1,21 @@
-r"""Hyperparameters of a Gaussian process by maximum ELBO: L-BFGS on the value function of `gp_value_function`.
+r"""Hyperparameters of a Gaussian process by maximum ELBO: L-BFGS on the value function.
+
+That is the least negative ELBO, $F^*(\theta) = \min_{a, s}F(a, s; \theta)$, $\theta$ the logarithms of the kernel's
+numbers and, if wanted, of the likelihood's and of the jitter. By the envelope theorem (Danskin) its gradient is the
+partial derivative of F at the minimiser, with (a, s) held fixed. With $\alpha, \gamma$ the mean slopes and curvatures
+of the likelihood, $C = (I + KS)^{-1}$ and $P = (K + S^{-1})^{-1}$,
+
+$$\partial F/\partial K = \tfrac12(a\alpha' + \alpha a' + aa' + P + C'\mathrm{diag}(\gamma - s)C),$$
+
+at the minimiser, where $\alpha = -a$ and $\gamma = s$, $\tfrac12(P - aa')$; the kernel's own derivative does the rest.
+A gap of $\delta$ left by the inner fit is an error of $\delta$ in the value and of the order $\sqrt\delta$ in the
+gradient.
 
 The value function is not convex: a local optimum is found, and no certificate covers the choice.
+
+The outer loop is SciPy's, on the host; each evaluation is one compiled program whose inner loop takes the steps of
+`DualNaturalGradient`, not through `runtime`, since the step, its end and the derivative must be one program to be
+called some hundred times at milliseconds each.
 """
 
 import dataclasses
@@ -14,33 +29,22 @@ from jax.scipy.linalg import cho_solve
 from scipy.optimize import minimize
 
 from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient, evaluate
-from provi.core.checks import check_count, check_positive
+from provi.algorithms.natural.trial import gap_estimate
+from provi.core.arguments import check_count, check_positive, double_precision
 from provi.core.compilation import quick_jit
-from provi.core.precision import double_precision
 from provi.core.types import Scalar
-from provi.defaults.dual_start import first_point
 from provi.families.dual_gaussian import DualGaussian, DualPoint, dual_gaussian
 from provi.families.site_solver import SiteFactor, covariance_root, factorise
-from provi.runtime.progress import ProgressBar
+from provi.runtime.record import ProgressBar
+from provi.structures.dual import site_start
 from provi.targets.gaussian_process import GaussianProcess, kernel_matrix
 from provi.targets.likelihoods import UserLikelihood
 
-# The value function of a Gaussian process: the least negative ELBO as a function of the hyperparameters.
-#
-# $F^*(\theta) = \min_{a, s}F(a, s; \theta)$, $\theta$ the logarithms of the kernel's numbers and, if wanted, of the
-# likelihood's and of the jitter. By the envelope theorem (Danskin) its gradient is the partial derivative of F at the
-# minimiser, with (a, s) held fixed. With $\alpha, \gamma$ the mean slopes and curvatures of the likelihood,
-# $C = (I + KS)^{-1}$ and $P = (K + S^{-1})^{-1}$,
-#
-# $$\partial F/\partial K = \tfrac12(a\alpha' + \alpha a' + aa' + P + C'\mathrm{diag}(\gamma - s)C),$$
-#
-# at the minimiser, where $\alpha = -a$ and $\gamma = s$, $\tfrac12(P - aa')$; the kernel's own derivative does the
-# rest.
-# A gap of $\delta$ left by the inner fit is an error of $\delta$ in the value and of the order $\sqrt\delta$ in the
-# gradient.
-
-
 _MOST_INNER_STEPS, _SMALLEST_STEP = 200, 1e-10
+
+
+_RESTART_SPREAD = 2.0
+_PENALTY = 1e3
 
 
 class Learnt(eqx.Module):
@@ -94,25 +98,28 @@ def with_log_hyperparameters(target: GaussianProcess, vector: Any, learnt: Learn
 def value_and_gradient(
     vector: Any, target: GaussianProcess, learnt: Learnt, start: DualPoint, tol: Any
 ) -> tuple[Scalar, Any, DualPoint]:
-    """F* and its gradient at the logarithms `vector`, and the (a, s) of the inner fit; one compiled program."""
+    """F* and its gradient at the logarithms `vector`, and the (a, s) of the inner fit; one compiled program.
+
+    The inner fit is a loop of its own, over the steps of `DualNaturalGradient`: it ends within the program, by a
+    tolerance, where a run of `runtime` would come back to the host after every step.
+    """
     process = with_log_hyperparameters(target, vector, learnt)
     family = _family(process)
     algorithm, key = DualNaturalGradient(), jax.random.key(0)  # it draws nothing
 
     def unfinished(state: Any) -> Any:
-        estimate = 0.5 * (state.gradient_norms[0] ** 2 + state.gradient_norms[1] ** 2)
-        ended = (state.stage > 0) & (estimate <= tol)
+        ended = (state.stage == algorithm.settled) & (gap_estimate(state.gradient_norms) <= tol)
         return ~ended & (state.step < _MOST_INNER_STEPS) & (state.step_size > _SMALLEST_STEP)
 
     def advance(state: Any) -> Any:
         return algorithm.step(key, state, process, family, jnp.ones_like(state.step_size))[0]
 
     state = jax.lax.while_loop(unfinished, advance, algorithm.init(start))
-    gradient = partial_gradient(vector, target, learnt, state.point)
+    gradient = _partial_gradient(vector, target, learnt, state.point)
     return state.evaluation.negative_elbo, gradient, state.point
 
 
-def partial_gradient(vector: Any, target: GaussianProcess, learnt: Learnt, point: DualPoint) -> Any:
+def _partial_gradient(vector: Any, target: GaussianProcess, learnt: Learnt, point: DualPoint) -> Any:
     """The derivative of F(a, s; theta) in theta at any (a, s), by the formula above."""
     (gram, _), pull_back = jax.vjp(lambda v: _matrix_and_numbers(v, target, learnt), vector)
     process = with_log_hyperparameters(target, vector, learnt)
@@ -154,10 +161,6 @@ def _family(process: GaussianProcess) -> DualGaussian:
     """`dual_gaussian(process)`, traced."""
     root = None if process.likelihood.log_concave else covariance_root(process.gram)
     return DualGaussian(process.gram, process.mean * jnp.ones(process.dim, process.dtype), root=root)
-
-
-_RESTART_SPREAD = 2.0
-_PENALTY = 1e3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +244,7 @@ class _Objective:
         self, target: GaussianProcess, learnt: Learnt, start: DualPoint | None, tol: float, bar: ProgressBar
     ) -> None:
         self.target, self.learnt, self.tol, self.bar = target, learnt, jnp.asarray(np.asarray(tol, target.dtype)), bar
-        self.first = first_point(target, dual_gaussian(target))
+        self.first = site_start(target, dual_gaussian(target))
         self.start = self.first if start is None else start
         self.warm, self.num_evaluations = self.start, 0
         self.best: tuple[float, Any, Any, Any] = (np.inf, None, None, None)

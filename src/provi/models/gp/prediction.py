@@ -20,9 +20,8 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from provi.core.checks import as_array
+from provi.core.arguments import as_array, double_precision
 from provi.core.compilation import padded_size
-from provi.core.precision import double_precision
 from provi.core.types import Matrix, Scalar, Vector
 from provi.families.dual_gaussian import DualPoint
 from provi.families.location_scale import Point

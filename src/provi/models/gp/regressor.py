@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.models.gp.estimator import AbstractGPEstimator
 from provi.models.gp.prediction import log_predictive_densities, response_means
 from provi.targets.likelihoods import AbstractLikelihood, GaussianNoise, NegativeBinomial, Poisson, StudentT

@@ -14,8 +14,8 @@ import numpy as np
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, Float, Int
 
-from provi.core.logistic_normal import SLOPES, WEIGHTS
 from provi.core.types import RandomKey
+from provi.targets.likelihoods.bernoulli import SLOPES, WEIGHTS
 
 _ROOT_TWO = float(np.sqrt(2))
 

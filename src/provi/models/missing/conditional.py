@@ -126,13 +126,11 @@ def condition_rows(parameters: Parameters, conditioned: ConditionedPatterns, row
     )
 
 
-# All parameters as one vector: coefficients (intercept first), mean, lower triangle of $\Omega$ row by row.
-#
-# $\Omega_{jk} = \Omega_{kj}$ is one parameter and counts once.
-
-
 def flatten_parameters(parameters: Parameters) -> Float[Array, " q"]:
-    """Coefficients, mean and the lower triangle of the covariance row by row, as one vector."""
+    r"""Coefficients (intercept first), mean and the lower triangle of $\Omega$ row by row, as one vector.
+
+    $\Omega_{jk} = \Omega_{kj}$ is one parameter and counts once.
+    """
     lower = np.tril_indices(parameters.mean.shape[0])
     return jnp.concatenate([parameters.coefficients, parameters.mean, parameters.covariance[lower]])
 

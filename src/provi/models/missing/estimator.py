@@ -13,8 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from provi.core.checks import check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, double_precision
 from provi.models.missing.conditional import Parameters, make_rows
 from provi.models.missing.estimation import Estimates, estimate
 from provi.models.missing.imputation import draw_missing, log_odds
@@ -25,11 +24,13 @@ from provi.models.missing.reading import (
     check_independent,
     check_shape,
     column_words,
+    match_labels,
     read_columns,
+    read_labels,
     refuse_singular,
 )
 from provi.models.missing.solving import read_options
-from provi.models.missing.summary import CoefficientSummary, match_labels, read_labels, summarise
+from provi.models.missing.summary import CoefficientSummary, summarise
 
 
 class MissingLogisticRegression(ClassifierMixin, BaseEstimator):

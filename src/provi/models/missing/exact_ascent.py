@@ -4,6 +4,8 @@ From a point the attempts are, in this order: Newton steps of length $1, \frac12
 information is available and positive definite; an extrapolation of the last two EM steps; an EM step whose
 coefficients make a Newton step; an EM step whose coefficients make Boehning's step, which cannot descend. Each costs
 one evaluation of the statistics, and is kept if the objective does not fall and the covariance is positive definite.
+The search for the shift that makes the information definite is a loop inside one attempt; the loop over attempts is
+`exact_solver`'s.
 """
 
 from collections.abc import Callable

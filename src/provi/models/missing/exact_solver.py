@@ -15,6 +15,9 @@ The gap to the maximum is half the Newton decrement $g'I^{-1}g$ where the likeli
 is reported, 2.5 times it where coefficients grow to infinity, and infinity where $I$ is not positive definite: a saddle
 point is no maximum. Without $I$ (many columns, or a constrained covariance) the estimate is Aitken's sum of the gains
 to come, $\Delta r/(1 - r)$ for gains that shrink by $r$.
+
+The whole ascent is one compiled loop of its own, not `runtime`'s: an iteration is a deterministic attempt that is kept
+or refused, a small table takes milliseconds, and the host reads the result once, at the end.
 """
 
 from collections.abc import Callable
@@ -26,8 +29,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from provi.core.arguments import double_precision
 from provi.core.compilation import sized_jit
-from provi.core.precision import double_precision
 from provi.models.missing.conditional import Parameters, Rows
 from provi.models.missing.exact_ascent import STUCK, AscentState, ExactAscent, growth
 from provi.models.missing.likelihood import conditional_log_likelihoods

@@ -1,4 +1,6 @@
-r"""Multiple imputation: draws of the missing entries, and of the parameters behind them.
+r"""New rows, whatever is missing in them: their labels, and draws of what is missing and of the parameters behind it.
+
+The label is integrated exactly, $P(y \mid x_\mathrm{obs}) = E\,\sigma(y\eta)$.
 
 A row is drawn without any factorisation of its own: for $x \sim N(0, \Omega)$ the residual $e = x - \Omega K_o^+x$ has
 the conditional covariance $C$ (Matheron's rule), and $e - b\,\delta'e/s^2$ that of the noise the label does not touch.
@@ -35,6 +37,36 @@ from provi.models.missing.likelihood import conditional_log_likelihoods
 
 _NUMBERS_AT_ONCE = 2**22
 """Rows are taken in blocks with at most this many numbers in an array."""
+
+
+_SMALLEST = 64
+"""Rows are filled up to multiples of this, so that tables of similar size share one compiled program."""
+
+
+def log_odds(parameters: Parameters, Z: np.ndarray) -> np.ndarray:
+    """log P(y = 1) - log P(y = -1) of each row: of two logarithms, so that certain labels keep their digits."""
+    return np.asarray(_log_odds(parameters, _filled_rows(Z, np.ones(len(Z)))))[: len(Z)]
+
+
+def draw_missing(
+    key: RandomKey,
+    parameters: Parameters,
+    uncertainty: Uncertainty | None,
+    Z: np.ndarray,
+    labels: np.ndarray | None,
+    num: int,
+) -> np.ndarray:
+    """(num, rows, columns): completions under the estimates or, with `uncertainty`, parameters drawn for each."""
+    rows = _filled_rows(Z, np.ones(len(Z)) if labels is None else labels)
+    known = labels is not None
+    if uncertainty is None:
+        return np.asarray(impute(key, parameters, rows, known, num))[:, : len(Z)]
+    of_parameters, of_entries = jax.random.split(key)
+    loadings = None if uncertainty.loadings is None else jnp.asarray(uncertainty.loadings)
+    draws = draw_parameters(
+        of_parameters, parameters, jnp.asarray(uncertainty.information), num, loadings, uncertainty.free
+    )
+    return np.asarray(impute_properly(of_entries, draws, rows, known))[:, : len(Z)]
 
 
 def impute(key: RandomKey, parameters: Parameters, rows: Rows, given_labels: bool, num: int) -> Float[Array, "m n p"]:
@@ -155,39 +187,6 @@ def _move_factors(parameters: Parameters, moves: Float[Array, "m q"], loadings: 
         )
 
     return jax.vmap(move)(moves)
-
-
-# New rows, whatever is missing in them: $P(y \mid x_\mathrm{obs}) = E\,\sigma(y\eta)$, and their completions.
-
-
-_SMALLEST = 64
-"""Rows are filled up to multiples of this, so that tables of similar size share one compiled program."""
-
-
-def log_odds(parameters: Parameters, Z: np.ndarray) -> np.ndarray:
-    """log P(y = 1) - log P(y = -1) of each row: of two logarithms, so that certain labels keep their digits."""
-    return np.asarray(_log_odds(parameters, _filled_rows(Z, np.ones(len(Z)))))[: len(Z)]
-
-
-def draw_missing(
-    key: RandomKey,
-    parameters: Parameters,
-    uncertainty: Uncertainty | None,
-    Z: np.ndarray,
-    labels: np.ndarray | None,
-    num: int,
-) -> np.ndarray:
-    """(num, rows, columns): completions under the estimates or, with `uncertainty`, parameters drawn for each."""
-    rows = _filled_rows(Z, np.ones(len(Z)) if labels is None else labels)
-    known = labels is not None
-    if uncertainty is None:
-        return np.asarray(impute(key, parameters, rows, known, num))[:, : len(Z)]
-    of_parameters, of_entries = jax.random.split(key)
-    loadings = None if uncertainty.loadings is None else jnp.asarray(uncertainty.loadings)
-    draws = draw_parameters(
-        of_parameters, parameters, jnp.asarray(uncertainty.information), num, loadings, uncertainty.free
-    )
-    return np.asarray(impute_properly(of_entries, draws, rows, known))[:, : len(Z)]
 
 
 def _filled_rows(Z: np.ndarray, labels: np.ndarray) -> Rows:

@@ -1,7 +1,7 @@
 r"""The observed-data likelihood of logistic regression with missing covariates, its score and its EM statistics.
 
 A row contributes $\log p(z_o) + \log P(y|z_o)$: a Gaussian density and $P = E\,\sigma(y\eta)$ for
-$\eta \sim N(\mu, s^2)$ (`conditional`). With $r_k = P^{(k)}/P$ (`core.logistic_normal`), $b = C\delta$, and a
+$\eta \sim N(\mu, s^2)$ (`conditional`). With $r_k = P^{(k)}/P$ (`targets.likelihoods.bernoulli`), $b = C\delta$, and a
 tilde for a leading 1 (for $b$, a leading 0), Stein's lemma gives, given $z_o$ *and* $y$,
 
 * $E z = m + r_1b$ and $E zz' = C + mm' + r_1(mb' + bm') + r_2bb'$;
@@ -24,7 +24,6 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
 from provi.core.compilation import sized_jit
-from provi.core.logistic_normal import sigmoid_mean_ratios
 from provi.models.missing.conditional import (
     Conditional,
     ConditionedPatterns,
@@ -33,6 +32,7 @@ from provi.models.missing.conditional import (
     condition_patterns,
     condition_rows,
 )
+from provi.targets.likelihoods.bernoulli import sigmoid_mean_ratios
 
 _BLOCK_ENTRIES = 2**21
 """Rows are taken in blocks whose p-by-p matrices have this many entries: 16 MB."""

@@ -12,9 +12,12 @@ Given the draws, $g = \hat g - e$ with $\mathrm{Cov}\,e = V$: remaining + noise 
 nothing about $g$ beforehand, and an upper estimate otherwise. A gap of at most `tol` puts *every* parameter, and every
 linear combination, within $\sqrt{2\,\mathrm{tol}}$ of its standard error from the maximum: 0.14 of it at 0.01.
 
-Where the information is too large a matrix (q beyond `MOST_DENSE`), or the covariance is constrained by a
+Where the information is too large a matrix (q beyond `_MOST_DENSE`), or the covariance is constrained by a
 `covariance_step`, the *complete* information stands in for it: $I_c^{-1}\hat g$ is the step of EM, and
 $I^{-1} \preceq I_c^{-1}/(1 - \rho)$ with $\rho$ the rate of EM, the largest share of missing information.
+
+What a solver decides between two passes is here too: how many draws (`DrawCount`), whether to check and whether to
+stop (`Watch`), and what to say at the end (`ending`).
 """
 
 import dataclasses
@@ -35,11 +38,19 @@ from provi.models.missing.information import louis_information
 from provi.models.missing.surrogate import MissingSurrogate, Prepared, Statistics, Summary, control_variates
 from provi.schedules.batch_sizes import as_batch_size
 
-MOST_DENSE = 1500
+_MOST_DENSE = 1500
 """Up to this many parameters the information is formed and factorised."""
 
 _BLOCK_ENTRIES = 2**20
 """Rows are taken in blocks whose p-by-p matrices have this many entries: 8 MB each."""
+
+
+_FEWEST_DRAWS = 16
+_LARGEST_GROWTH = 4
+_LONGEST_WAIT = 4
+"""Passes after which a check is made whatever the steps were."""
+_UNKNOWN_RATE = 0.9
+"""The rate of EM where it is needed and could not be measured: a cautious one."""
 
 
 class Spread(eqx.Module):
@@ -72,7 +83,7 @@ class Assessment(eqx.Module):
 def is_dense(surrogate: MissingSurrogate) -> bool:
     """Whether the information is formed as a matrix."""
     p = surrogate.data.values.shape[1]
-    return surrogate.covariance_step is None and 2 * p + 1 + p * (p + 1) // 2 <= MOST_DENSE
+    return surrogate.covariance_step is None and 2 * p + 1 + p * (p + 1) // 2 <= _MOST_DENSE
 
 
 def sweep(
@@ -181,24 +192,13 @@ def _errors(factor: Any, score: Array, covariance: Array) -> Array:
     return jnp.sqrt(cho_solve(factor, score) ** 2 + jnp.maximum(jnp.diagonal(spread), 0))
 
 
-# What a stochastic solver decides between two passes: how many draws, whether to check, whether to stop.
-
-
-FEWEST_DRAWS = 16
-_LARGEST_GROWTH = 4
-_LONGEST_WAIT = 4
-"""Passes after which a check is made whatever the steps were."""
-_UNKNOWN_RATE = 0.9
-"""The rate of EM where it is needed and could not be measured: a cautious one."""
-
-
 @dataclasses.dataclass
 class DrawCount:
     """How many draws a row the next pass makes, in calls of the surrogate's `draw`."""
 
     asked: Any
     block: int
-    present: int = FEWEST_DRAWS
+    present: int = _FEWEST_DRAWS
 
     def calls(self, k: int) -> int:
         """For pass k, from 0."""

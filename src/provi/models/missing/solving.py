@@ -1,6 +1,7 @@
-"""The solvers of `MissingLogisticRegression` behind one call."""
+"""The options of `MissingLogisticRegression`, checked before any work, and its solvers behind one call."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -8,19 +9,24 @@ import numpy as np
 from jaxtyping import Array, Float
 from sklearn.utils import check_random_state
 
-from provi.core.checks import check_count, check_positive
-from provi.core.memory import available_bytes
+from provi.core.arguments import available_bytes, check_count, check_positive
 from provi.models.missing.conditional import Parameters, Rows
 from provi.models.missing.exact_solver import initial_parameters, solve_exact
 from provi.models.missing.factor_covariance import factor_covariance
 from provi.models.missing.indicators import indicator_step
 from provi.models.missing.likelihood import log_likelihood
-from provi.models.missing.stochastic_solvers import StochasticSolution, solve_mcem, solve_misso, solve_saem
-from provi.runtime.progress import ProgressBar
+from provi.models.missing.stochastic_solvers import (
+    StochasticOptions,
+    StochasticSolution,
+    solve_mcem,
+    solve_misso,
+    solve_saem,
+)
+from provi.runtime.record import ProgressBar
 from provi.schedules.batch_sizes import AbstractBatchSize
 
-# The arguments of `MissingLogisticRegression`, checked before any work.
-
+_BURN_IN = 10
+"""Passes of SAEM before it begins to average: without them it never leaves its start behind."""
 
 _CHOICES = {
     "solver": ("exact", "misso", "mcem", "saem"),
@@ -69,7 +75,7 @@ def read_options(model: Any) -> Options:
         )
     return Options(
         model.solver,
-        read_batch(model.batch),
+        _read_batch(model.batch),
         model.surrogate,
         model.sampler,
         model.num_draws,
@@ -83,7 +89,7 @@ def read_options(model: Any) -> Options:
     )
 
 
-def read_batch(batch: Any) -> int | float:
+def _read_batch(batch: Any) -> int | float:
     """A number of rows (int), or a share of them (float in (0, 1])."""
     if isinstance(batch, int | np.integer) and not isinstance(batch, bool):
         return check_count("batch", batch)
@@ -92,10 +98,6 @@ def read_batch(batch: Any) -> int | float:
     raise ValueError(
         f"batch must be a share of the rows, a float in (0, 1], or a number of rows, an int from 1, not {batch!r}."
     )
-
-
-_BURN_IN = 10
-"""Passes of SAEM before it begins to average: without them it never leaves its start behind."""
 
 
 class FactorStep(eqx.Module):
@@ -131,37 +133,50 @@ def solve(rows: Rows, options: Options, penalty: np.ndarray, num_indicators: int
     The last `num_indicators` columns are indicators of missing entries, outside the Gaussian model (`indicators`).
     """
     if options.solver == "misso":
-        check_table_fits(*rows.values.shape)
+        _check_table_fits(*rows.values.shape)
     start = initial_parameters(rows)
     step = None if options.rank is None else FactorStep(options.rank)
     if num_indicators:
         step = indicator_step(rows.values.shape[1], num_indicators)
-    shared: Any = {"penalty": penalty, "tol": options.tol, "covariance_step": step}
     if options.solver == "exact":
-        found = solve_exact(rows, start, max_iter=options.max_iter, **shared)
+        found = solve_exact(
+            rows, start, penalty=penalty, tol=options.tol, max_iter=options.max_iter, covariance_step=step
+        )
         errors, acceptance, passes = np.zeros(len(penalty)), np.nan, found.iterations
         value, diverging = found.log_likelihood, found.separated
     else:
-        found = _solve_with_draws(rows, start, options, shared)
+        found = _solve_with_draws(rows, start, options, penalty, step)
         errors, acceptance, passes = np.asarray(found.monte_carlo_error), float(found.acceptance), found.passes
         value, diverging = float(log_likelihood(found.parameters, rows)), False
     gap, converged = float(found.gap_estimate), bool(found.converged)
     return Solved(found.parameters, value, passes, gap, converged, found.message, errors, acceptance, diverging)
 
 
-def _solve_with_draws(rows: Rows, start: Parameters, options: Options, shared: dict[str, Any]) -> StochasticSolution:
-    shared |= {name: getattr(options, name) for name in ("surrogate", "sampler", "num_draws", "seed")}
+def _solve_with_draws(
+    rows: Rows, start: Parameters, options: Options, penalty: np.ndarray, step: Callable | None
+) -> StochasticSolution:
     with ProgressBar(options.max_iter, options.progress) as bar:
-        shared |= {"max_passes": options.max_iter, "record": lambda passes, _: bar.update(passes, None)}
+        settings = StochasticOptions(
+            surrogate=options.surrogate,
+            sampler=options.sampler,
+            num_draws=options.num_draws,
+            penalty=penalty,
+            tol=options.tol,
+            max_passes=options.max_iter,
+            seed=options.seed,
+            covariance_step=step,
+            record=lambda passes, _: bar.update(passes, None),
+        )
         if options.solver == "mcem":
-            return solve_mcem(rows, start, **shared)
+            return solve_mcem(rows, start, settings)
         if options.solver == "saem":
-            return solve_saem(rows, start, burn_in=_BURN_IN, **shared)
-        size = {"batch": options.batch} if isinstance(options.batch, int) else {"share": options.batch}
-        return solve_misso(rows, start, **size, **shared)
+            return solve_saem(rows, start, settings, burn_in=_BURN_IN)
+        if isinstance(options.batch, int):
+            return solve_misso(rows, start, settings, batch=options.batch)
+        return solve_misso(rows, start, settings, share=options.batch)
 
 
-def check_table_fits(num_rows: int, num_columns: int) -> None:
+def _check_table_fits(num_rows: int, num_columns: int) -> None:
     """MISSO keeps E z, E zz', A and h of each row, p + p^2 + (p + 1)^2 + p + 1 numbers, and a copy while it writes."""
     p = num_columns
     needed = 2 * 8 * num_rows * (p + p**2 + (p + 1) ** 2 + p + 1)

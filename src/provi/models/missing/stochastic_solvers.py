@@ -10,6 +10,9 @@ A *check* is a sweep over all rows at a fixed theta with fresh draws (`monte_car
 table and makes a step. It is made when the last pass moved the parameters little, or no longer less than the one
 before; a small step never stops a solver, only a check does, when remaining + noise is at most half of `tol` nats.
 With `num_draws="auto"` the draws grow when the noise of a check hides what remains, and not before.
+
+The passes are a loop of the host, each one compiled call (visits of `MISSO`, or a sweep), not of `runtime`: which of
+the two comes next, with how many draws, is decided between passes from the last check's Monte-Carlo error.
 """
 
 import dataclasses
@@ -23,9 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.incremental.misso import MISSO, MISSOState
-from provi.core.checks import check_count
+from provi.core.arguments import check_count, double_precision
 from provi.core.compilation import quick_jit, sized_jit
-from provi.core.precision import double_precision
 from provi.core.tree import all_finite
 from provi.models.missing.chains import Chains, start_chains
 from provi.models.missing.conditional import Parameters, Rows
@@ -33,7 +35,34 @@ from provi.models.missing.monte_carlo_error import DrawCount, Watch, assess, com
 from provi.models.missing.surrogate import CURVATURES, SAMPLERS, MissingSurrogate, Statistics
 from provi.schedules.sampling import ReshuffledSampling, UniformSampling
 
-# The passes of the stochastic solvers, compiled, and the loop over them.
+_BLOCK = 8
+"""Draws a row in one compiled block, with num_draws="auto"."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StochasticOptions:
+    """What all three solvers are told.
+
+    - `surrogate`: the curvature, "newton", "jaakkola" or "boehning". - `sampler`: "metropolis" or "exact".
+    - `controls`: control variates are taken off the draws' means (`control_variates`); False is plain averages.
+    - `num_draws`: draws a row and visit: "auto", a whole number, or a schedule of `provi.schedules` in the *pass* k.
+    - `penalty`: (p + 1,), half its sum with the squared coefficients is added to minus the log-likelihood.
+    - `tol`: the estimated gap in nats at which to stop; 0 makes no checks, so that the iterates are the method's alone.
+    - `max_passes` over the rows at most. - `seed`: of the draws and of the order of the rows.
+    - `covariance_step`: turns the second moment about the mean into the covariance; None: it is the covariance.
+    - `record(passes, parameters)` is called after each pass.
+    """
+
+    surrogate: str = "newton"
+    sampler: str = "metropolis"
+    controls: bool = True
+    num_draws: Any = "auto"
+    penalty: Any = None
+    tol: float = 0.01
+    max_passes: int = 200
+    seed: int = 0
+    covariance_step: Callable | None = None
+    record: Callable[[int, Parameters], None] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,52 +86,96 @@ class StochasticSolution:
     trace: list[dict[str, Any]]
 
 
-def run(
-    surrogate: MissingSurrogate,
+@double_precision
+def solve_misso(
+    rows: Rows,
     start: Parameters,
-    algorithm: MISSO | None,
-    gain: Callable[[int], float] | None,
-    num_draws: Any,
-    tol: float,
-    max_passes: int,
-    seed: int,
-    record: Callable | None,
+    options: StochasticOptions | None = None,
+    *,
+    share: float = 0.1,
+    batch: int | None = None,
+    order: str = "permutation",
 ) -> StochasticSolution:
-    """Passes until a check says so. With an `algorithm` they are MISSO's between checks, else each is a sweep."""
-    key, n, incremental = jax.random.key(seed), surrogate.num_terms, algorithm is not None
-    draws, watch, trace = DrawCount(num_draws, surrogate.block), Watch(tol, is_dense(surrogate), incremental), []
-    parameters, converged, failed = start, False, False
-    carried = Carried(None, zero_mean(start), first_chains(surrogate, key), jnp.asarray(np.zeros((), int)))
-    for k in range(check_count("max_passes", max_passes)):
-        last = tol > 0 and 0 < k == max_passes - 1  # a check, so that the gap at the end is known
-        calls, due, before = draws.calls(k), watch.due() or last, parameters
-        given = (key, np.asarray(k), surrogate, np.asarray(calls), parameters)
-        entry: dict[str, Any] = {"num_draws": calls * surrogate.block}
-        if algorithm is None or k == 0 or due:
-            weight = np.asarray(1.0 if gain is None else gain(k + 1))
-            without = dataclasses.replace(carried, table=None)
-            parameters, carried, fresh, report = sweep_pass(*given, without, weight, incremental)
-            if due:
-                converged = watch.checked(assess(surrogate, before, *fresh))
-                entry |= {"remaining": watch.remaining, "noise": watch.noise}
-                draws.grow(watch.remaining, watch.noise, tol)
-                parameters = before if converged else parameters  # the check was made there
-        else:
-            parameters, carried, report = misso_pass((*given, algorithm, -(-n // algorithm.sampling.batch)), carried)
-        step, finite = (float(x) for x in np.asarray(report))
-        failed = not finite
-        watch.passed(step)
-        if failed:
-            parameters = before
-        trace.append(entry | {"step": step})
-        if record is not None:
-            record(k + 1, parameters)
-        if converged or failed:
-            break
-    message = ending(watch, converged, failed, len(trace), draws.present)
-    acceptance = carried.chains.acceptance if isinstance(carried.chains, Chains) else 1.0
-    errors = np.full(start.coefficients.shape, np.nan) if watch.errors is None else watch.errors
-    return StochasticSolution(parameters, len(trace), converged, message, watch.gap, errors, acceptance, trace)
+    """MISSO: the statistics of a batch of rows are drawn anew before each minimisation, those of the others kept.
+
+    **Arguments:**
+
+    - `share` of the rows in a step, or, if given, `batch`, their number (1: the paper's MISSO).
+    - `order`: "permutation", a fresh random order each pass, or "uniform", with replacement as in the paper.
+    """
+    options = StochasticOptions() if options is None else options
+    terms = _make_surrogate(rows, options)
+    n = terms.num_terms
+    if batch is None and not 0 < share <= 1:
+        raise ValueError(f"share must be in (0, 1], not {share}; batch= gives a number of rows.")
+    size = max(1, round(share * n)) if batch is None else check_count("batch", batch)
+    if size > n:
+        raise ValueError(f"batch={batch} is more than the {n} rows. Use at most {n}.")
+    if order not in ("permutation", "uniform"):
+        raise ValueError(f'order must be "permutation" or "uniform", not {order!r}.')
+    sampling = ReshuffledSampling(size) if order == "permutation" else UniformSampling(size)
+    algorithm = None if size == n and order == "permutation" else MISSO(sampling=sampling)
+    return _run(terms, start, options, algorithm=algorithm)
+
+
+@double_precision
+def solve_mcem(rows: Rows, start: Parameters, options: StochasticOptions | None = None) -> StochasticSolution:
+    """Monte-Carlo EM: all rows are drawn anew before each minimisation."""
+    options = StochasticOptions() if options is None else options
+    return _run(_make_surrogate(rows, options), start, options)
+
+
+@double_precision
+def solve_saem(
+    rows: Rows, start: Parameters, options: StochasticOptions | None = None, *, burn_in: int = 0
+) -> StochasticSolution:
+    """Stochastic approximation EM: the mean statistics are averaged over the passes, with steps 1 for `burn_in` passes
+    and 1/k for the k-th after them. `burn_in=0` is the paper's."""
+    options = StochasticOptions() if options is None else options
+    check_count("burn_in", burn_in, minimum=0)
+
+    def gain(k: int) -> float:
+        return 1.0 if k <= burn_in else 1 / (k - burn_in)
+
+    return _run(_make_surrogate(rows, options), start, options, gain=gain)
+
+
+def _make_surrogate(rows: Rows, options: StochasticOptions) -> MissingSurrogate:
+    """The surrogate, with as many draws in a compiled block as divide the number that is asked for."""
+    choices = (("surrogate", options.surrogate, CURVATURES), ("sampler", options.sampler, SAMPLERS))
+    for name, value, known in choices:
+        if value not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}.")
+    block, num_draws = 1, options.num_draws
+    if isinstance(num_draws, str):
+        if num_draws != "auto":
+            raise ValueError(f'num_draws must be "auto", a whole number or a schedule, not {num_draws!r}.')
+        block = _BLOCK
+    elif isinstance(num_draws, int | float | np.number):
+        # The Monte-Carlo error compares two halves of the draws.
+        draws = check_count("num_draws", num_draws, minimum=2 if options.tol > 0 else 1)
+        block = max(b for b in (8, 4, 2, 1) if b == 1 or (draws % b == 0 and draws >= 2 * b))
+    dtype, q, penalty = rows.values.dtype, rows.values.shape[1] + 1, options.penalty
+    weights = np.zeros(q) if penalty is None else np.broadcast_to(np.asarray(penalty, np.float64), (q,))
+    return MissingSurrogate(
+        rows,
+        jnp.asarray(weights, dtype),
+        options.surrogate,
+        options.sampler,
+        block,
+        options.covariance_step,
+        options.controls,
+    )
+
+
+class Pass(eqx.Module):
+    """What a pass is given: the key, its number, the surrogates, how often they draw, and where it begins."""
+
+    key: Any
+    number: Any
+    surrogate: MissingSurrogate
+    calls: Any
+    parameters: Parameters
 
 
 class Carried(eqx.Module):
@@ -114,6 +187,52 @@ class Carried(eqx.Module):
     step: Any
 
 
+def _run(
+    surrogate: MissingSurrogate,
+    start: Parameters,
+    options: StochasticOptions,
+    *,
+    algorithm: MISSO | None = None,
+    gain: Callable[[int], float] | None = None,
+) -> StochasticSolution:
+    """Passes until a check says so. With an `algorithm` they are MISSO's between checks, else each is a sweep."""
+    tol, max_passes = options.tol, options.max_passes
+    key, n, incremental = jax.random.key(options.seed), surrogate.num_terms, algorithm is not None
+    draws, watch = DrawCount(options.num_draws, surrogate.block), Watch(tol, is_dense(surrogate), incremental)
+    parameters, converged, failed, trace = start, False, False, []
+    carried = Carried(None, zero_mean(start), _first_chains(surrogate, key), jnp.asarray(np.zeros((), int)))
+    for k in range(check_count("max_passes", max_passes)):
+        last = tol > 0 and 0 < k == max_passes - 1  # a check, so that the gap at the end is known
+        calls, due, before = draws.calls(k), watch.due() or last, parameters
+        given = Pass(key, np.asarray(k), surrogate, np.asarray(calls), parameters)
+        entry: dict[str, Any] = {"num_draws": calls * surrogate.block}
+        if algorithm is None or k == 0 or due:
+            weight = np.asarray(1.0 if gain is None else gain(k + 1))
+            without = dataclasses.replace(carried, table=None)
+            parameters, carried, fresh, report = sweep_pass(given, without, weight, incremental)
+            if due:
+                converged = watch.checked(assess(surrogate, before, *fresh))
+                entry |= {"remaining": watch.remaining, "noise": watch.noise}
+                draws.grow(watch.remaining, watch.noise, tol)
+                parameters = before if converged else parameters  # the check was made there
+        else:
+            parameters, carried, report = _misso_pass((given, algorithm, -(-n // algorithm.sampling.batch)), carried)
+        step, finite = (float(x) for x in np.asarray(report))
+        failed = not finite
+        watch.passed(step)
+        if failed:
+            parameters = before
+        trace.append(entry | {"step": step})
+        if options.record is not None:
+            options.record(k + 1, parameters)
+        if converged or failed:
+            break
+    message = ending(watch, converged, failed, len(trace), draws.present)
+    acceptance = carried.chains.acceptance if isinstance(carried.chains, Chains) else 1.0
+    errors = np.full(start.coefficients.shape, np.nan) if watch.errors is None else watch.errors
+    return StochasticSolution(parameters, len(trace), converged, message, watch.gap, errors, acceptance, trace)
+
+
 def zero_mean(like: Parameters) -> Statistics:
     """Zeros, in which the first sweep has the weight 1."""
     q, p, dtype = len(like.coefficients), len(like.mean), like.mean.dtype
@@ -121,27 +240,20 @@ def zero_mean(like: Parameters) -> Statistics:
 
 
 @quick_jit
-def first_chains(surrogate: MissingSurrogate, key: Any) -> Any:
+def _first_chains(surrogate: MissingSurrogate, key: Any) -> Any:
     """The chains of all rows; None for the exact sampler."""
     return start_chains(key, surrogate.data.labels) if surrogate.sampler == "metropolis" else None
 
 
 @sized_jit
-def sweep_pass(
-    key: Any,
-    k: Any,
-    surrogate: MissingSurrogate,
-    calls: Any,
-    parameters: Parameters,
-    carried: Carried,
-    weight: Any,
-    keep_table: bool,
-) -> tuple:
-    """A sweep at `parameters`, its share `weight` taken into the mean statistics, and the minimiser.
+def sweep_pass(given: Pass, carried: Carried, weight: Any, keep_table: bool) -> tuple:
+    """A sweep at the parameters, its share `weight` taken into the mean statistics, and the minimiser.
 
     `carried` comes without a table: that is made anew if `keep_table`.
     """
-    found = sweep(jax.random.fold_in(key, k), surrogate, parameters, carried.chains, calls, keep_table)
+    surrogate, parameters = given.surrogate, given.parameters
+    key = jax.random.fold_in(given.key, given.number)
+    found = sweep(key, surrogate, parameters, carried.chains, given.calls, keep_table)
     mean = jax.tree.map(lambda old, new: old + weight.astype(old.dtype) * (new - old), carried.mean, found.mean)
     new = surrogate.minimise(mean, parameters, None)
     carried = Carried(found.table, mean, found.chains, carried.step)
@@ -150,17 +262,18 @@ def sweep_pass(
 
 
 @partial(sized_jit, donate="all-except-first")
-def misso_pass(given: tuple, carried: Carried) -> tuple:
+def _misso_pass(held: tuple, carried: Carried) -> tuple:
     """Visits to all rows, a batch at a time. The memory of `carried`, with its large table, goes to the result."""
-    key, k, surrogate, calls, parameters, algorithm, num_steps = given
-    order, draws = jax.random.split(key)
-    draws = jax.random.fold_in(draws, k)
+    given, algorithm, num_steps = held
+    surrogate, parameters = given.surrogate, given.parameters
+    order, draws = jax.random.split(given.key)
+    draws = jax.random.fold_in(draws, given.number)
     zero = jnp.zeros((), int)
     state = MISSOState(parameters, carried.table, carried.mean, carried.chains, carried.step, zero, zero, zero - 1)
 
     def visit(state: MISSOState, i: Any) -> tuple[MISSOState, None]:
         rows = algorithm.sampling.indices(order, state.step, surrogate.num_terms)
-        return algorithm.visit(jax.random.fold_in(draws, i), surrogate, state, rows, calls), None
+        return algorithm.visit(jax.random.fold_in(draws, i), surrogate, state, rows, given.calls), None
 
     state, _ = jax.lax.scan(visit, state, jnp.arange(num_steps))
     report = _report(surrogate, state.mean, parameters, state.parameters)
@@ -172,133 +285,3 @@ def _report(surrogate: MissingSurrogate, mean: Statistics, old: Parameters, new:
     """The step in nats, and 1 if all is finite, else 0."""
     step = complete_distance(surrogate, mean, old, new)
     return jnp.stack([step, (jnp.isfinite(step) & all_finite(new)).astype(step.dtype)])
-
-
-__all__ = ["StochasticSolution", "solve_mcem", "solve_misso", "solve_saem"]
-
-_BLOCK = 8
-"""Draws a row in one compiled block, with num_draws="auto"."""
-
-
-@double_precision
-def solve_misso(
-    rows: Rows,
-    start: Parameters,
-    *,
-    share: float = 0.1,
-    batch: int | None = None,
-    surrogate: str = "newton",
-    sampler: str = "metropolis",
-    controls: bool = True,
-    num_draws: Any = "auto",
-    order: str = "permutation",
-    penalty: Any = None,
-    tol: float = 0.01,
-    max_passes: int = 200,
-    seed: int = 0,
-    covariance_step: Callable | None = None,
-    record: Callable[[int, Parameters], None] | None = None,
-) -> StochasticSolution:
-    """MISSO: the statistics of a batch of rows are drawn anew before each minimisation, those of the others kept.
-
-    **Arguments:**
-
-    - `share` of the rows in a step, or, if given, `batch`, their number (1: the paper's MISSO).
-    - `surrogate`: the curvature, "newton", "jaakkola" or "boehning". - `sampler`: "metropolis" or "exact".
-    - `controls`: control variates are taken off the draws' means (`control_variates`); False is plain averages.
-    - `num_draws`: draws a row and visit: "auto", a whole number, or a schedule of `provi.schedules` in the *pass* k.
-    - `order`: "permutation", a fresh random order each pass, or "uniform", with replacement as in the paper.
-    - `penalty`: (p + 1,), half its sum with the squared coefficients is added to minus the log-likelihood.
-    - `tol`: the estimated gap in nats at which to stop; 0 makes no checks, so that the iterates are MISSO's alone.
-    - `covariance_step`: turns the second moment about the mean into the covariance; None: it is the covariance.
-    - `record(passes, parameters)` is called after each pass.
-    """
-    terms = _surrogate(rows, surrogate, sampler, controls, num_draws, penalty, covariance_step, tol)
-    n = terms.num_terms
-    if batch is None and not 0 < share <= 1:
-        raise ValueError(f"share must be in (0, 1], not {share}; batch= gives a number of rows.")
-    size = max(1, round(share * n)) if batch is None else check_count("batch", batch)
-    if size > n:
-        raise ValueError(f"batch={batch} is more than the {n} rows. Use at most {n}.")
-    if order not in ("permutation", "uniform"):
-        raise ValueError(f'order must be "permutation" or "uniform", not {order!r}.')
-    sampling = ReshuffledSampling(size) if order == "permutation" else UniformSampling(size)
-    algorithm = None if size == n and order == "permutation" else MISSO(sampling=sampling)
-    return run(terms, start, algorithm, None, num_draws, tol, max_passes, seed, record)
-
-
-@double_precision
-def solve_mcem(
-    rows: Rows,
-    start: Parameters,
-    *,
-    surrogate: str = "newton",
-    sampler: str = "metropolis",
-    controls: bool = True,
-    num_draws: Any = "auto",
-    penalty: Any = None,
-    tol: float = 0.01,
-    max_passes: int = 200,
-    seed: int = 0,
-    covariance_step: Callable | None = None,
-    record: Callable[[int, Parameters], None] | None = None,
-) -> StochasticSolution:
-    """Monte-Carlo EM: all rows are drawn anew before each minimisation. Arguments as for `solve_misso`."""
-    terms = _surrogate(rows, surrogate, sampler, controls, num_draws, penalty, covariance_step, tol)
-    return run(terms, start, None, None, num_draws, tol, max_passes, seed, record)
-
-
-@double_precision
-def solve_saem(
-    rows: Rows,
-    start: Parameters,
-    *,
-    burn_in: int = 0,
-    surrogate: str = "newton",
-    sampler: str = "metropolis",
-    controls: bool = True,
-    num_draws: Any = "auto",
-    penalty: Any = None,
-    tol: float = 0.01,
-    max_passes: int = 200,
-    seed: int = 0,
-    covariance_step: Callable | None = None,
-    record: Callable[[int, Parameters], None] | None = None,
-) -> StochasticSolution:
-    """Stochastic approximation EM: the mean statistics are averaged over the passes, with steps 1 for `burn_in` passes
-    and 1/k for the k-th after them. `burn_in=0` is the paper's. Other arguments as for `solve_misso`."""
-    check_count("burn_in", burn_in, minimum=0)
-    terms = _surrogate(rows, surrogate, sampler, controls, num_draws, penalty, covariance_step, tol)
-
-    def gain(k: int) -> float:
-        return 1.0 if k <= burn_in else 1 / (k - burn_in)
-
-    return run(terms, start, None, gain, num_draws, tol, max_passes, seed, record)
-
-
-def _surrogate(
-    rows: Rows,
-    curvature: str,
-    sampler: str,
-    controls: bool,
-    num_draws: Any,
-    penalty: Any,
-    covariance_step: Any,
-    tol: float,
-) -> MissingSurrogate:
-    """The surrogate, with as many draws in a compiled block as divide the number that is asked for."""
-    for name, value, known in (("surrogate", curvature, CURVATURES), ("sampler", sampler, SAMPLERS)):
-        if value not in known:
-            raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}.")
-    block = 1
-    if isinstance(num_draws, str):
-        if num_draws != "auto":
-            raise ValueError(f'num_draws must be "auto", a whole number or a schedule, not {num_draws!r}.')
-        block = _BLOCK
-    elif isinstance(num_draws, int | float | np.number):
-        # The Monte-Carlo error compares two halves of the draws.
-        draws = check_count("num_draws", num_draws, minimum=2 if tol > 0 else 1)
-        block = max(b for b in (8, 4, 2, 1) if b == 1 or (draws % b == 0 and draws >= 2 * b))
-    dtype, q = rows.values.dtype, rows.values.shape[1] + 1
-    weights = np.zeros(q) if penalty is None else np.broadcast_to(np.asarray(penalty, np.float64), (q,))
-    return MissingSurrogate(rows, jnp.asarray(weights, dtype), curvature, sampler, block, covariance_step, controls)

@@ -14,6 +14,9 @@ $\tilde z = (1, z)$, expectations over the missing entries given all that was ob
 
 All depend on the draws through means over them of $u, u^2, w, wu, wu^2, \sigma, \sigma u$, where $\eta = \mu + su$ and
 $z = m + du + $ noise of covariance $C - dd'$, $d = C\delta/s$: the other directions are integrated out.
+
+What is kept of the draws of a row's linear predictor is a `Summary`; the noise that can be taken off it for nothing,
+`control_variates`.
 """
 
 from collections.abc import Callable
@@ -27,11 +30,12 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float
 
 from provi.algorithms.incremental.surrogates import AbstractSurrogate
-from provi.core.logistic_normal import sigmoid_mean_ratios
 from provi.models.missing.chains import exact_draws, metropolis_draws, start_chains
 from provi.models.missing.conditional import Parameters, Rows, condition_patterns, condition_rows
+from provi.targets.likelihoods.bernoulli import sigmoid_mean_ratios
 
-# What is kept of the draws of a row's linear predictor, and the noise that can be taken off it for nothing.
+CURVATURES = ("boehning", "jaakkola", "newton")
+SAMPLERS = ("metropolis", "exact")
 
 
 class Summary(eqx.Module):
@@ -75,7 +79,7 @@ def control_variates(prepared: Prepared, summary: Summary, constant: float = 1.0
     """
     s, positive = prepared.deviation, (prepared.label + 1) / 2
     shrink = jax.lax.rsqrt(1 + np.pi / 8 * s**2)
-    zeroth, slope = sigmoid_and_weight(shrink * prepared.centre, "newton")
+    zeroth, slope = _sigmoid_and_weight(shrink * prepared.centre, "newton")
     first = s * shrink * slope
     second = 0.5 * (s * shrink) ** 2 * slope * (1 - 2 * zeroth)
     a, stiffness, bend = s * (positive - zeroth), 1 + s * first, s * second
@@ -95,7 +99,7 @@ def control_variates(prepared: Prepared, summary: Summary, constant: float = 1.0
     )
 
 
-def coefficient_scores(prepared: Prepared, summary: Summary) -> Float[Array, "b q"]:
+def _coefficient_scores(prepared: Prepared, summary: Summary) -> Float[Array, "b q"]:
     r"""Per row $E[(y_{01} - \sigma(\eta))\tilde z]$: by Fisher's identity its score in the coefficients."""
     positive = (prepared.label + 1) / 2
     along = positive - summary.sigmoid
@@ -104,7 +108,7 @@ def coefficient_scores(prepared: Prepared, summary: Summary) -> Float[Array, "b 
     return jnp.concatenate([along[:, None], rest], axis=1)
 
 
-def sigmoid_and_weight(eta: Float[Array, "..."], curvature: str) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+def _sigmoid_and_weight(eta: Float[Array, "..."], curvature: str) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """sigma(eta) and the curvature w(eta), from one exponential."""
     small = jnp.exp(-jnp.abs(eta))
     larger = 1 / (1 + small)
@@ -116,10 +120,6 @@ def sigmoid_and_weight(eta: Float[Array, "..."], curvature: str) -> tuple[Float[
     near_zero = jnp.abs(eta) < 1e-3  # there the next term of the series is below 1e-14
     size = jnp.where(near_zero, 1, jnp.abs(eta))
     return sigmoid, jnp.where(near_zero, 0.25 - eta**2 / 48, (1 - small) * larger / (2 * size))
-
-
-CURVATURES = ("boehning", "jaakkola", "newton")
-SAMPLERS = ("metropolis", "exact")
 
 
 class Statistics(eqx.Module):
@@ -222,7 +222,7 @@ class MissingSurrogate(AbstractSurrogate):
         m, d = (jnp.concatenate([jnp.full((len(x), 1), c, x.dtype), x], 1) for x, c in ((m, 1), (d, 0)))
         curvature = _square(m, d, summary.weight, summary.weight_first, summary.weight_second)
         curvature = curvature.at[:, 1:, 1:].add(summary.weight[:, None, None] * residual_covariance)
-        slope = curvature @ parameters.coefficients + coefficient_scores(prepared, summary)
+        slope = curvature @ parameters.coefficients + _coefficient_scores(prepared, summary)
         return Statistics(first, second, curvature, slope)
 
     def minimise(self, mean: Statistics, parameters: Parameters, constraint: Any = None) -> Parameters:
@@ -239,7 +239,7 @@ class MissingSurrogate(AbstractSurrogate):
 
     def _summarise(self, prepared: Prepared, residual: Any, weights: Any) -> Summary:
         """Weighted sums over the leading axis of `residual`, shape (m, b)."""
-        sigmoid, w = sigmoid_and_weight(prepared.centre[None] + prepared.deviation[None] * residual, self.curvature)
+        sigmoid, w = _sigmoid_and_weight(prepared.centre[None] + prepared.deviation[None] * residual, self.curvature)
         functions = (residual, residual**2, w, w * residual, w * residual**2, sigmoid, sigmoid * residual)
         return Summary(*(jnp.sum(weights * function, axis=0) for function in functions))
 

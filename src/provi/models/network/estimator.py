@@ -11,9 +11,8 @@ from sklearn.utils import ClassifierTags, RegressorTags, check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from provi.core.checks import check_count, check_positive
-from provi.core.precision import double_precision
-from provi.models.network import metrics
+from provi.core.arguments import check_count, check_positive, double_precision
+from provi.models.network import predictive as metrics
 from provi.models.network.predictive import pack, predict_draws, unpack
 from provi.models.network.reading import (
     are_pixels,
@@ -177,7 +176,7 @@ class BayesianNetwork(BaseEstimator):
         """What is measured on new rows, as means per row, in nats where they are nats.
 
         For classes `accuracy`, `nll`, `ece`, `brier`, `entropy` and the part of it that is `mutual_information` (see
-        `provi.models.network.metrics`); for a Gaussian likelihood `rmse` and `nll`, of the mixture over draws.
+        `provi.models.network.predictive`); for a Gaussian likelihood `rmse` and `nll`, of the mixture over draws.
         """
         draws = self.predict_draws(X)
         if self.classes_ is None:

@@ -11,8 +11,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, MultipleLocator, NullForm
 from scipy import ndimage
 from scipy.stats import beta
 
-from provi.core.checks import as_array, check_length
-from provi.models.network.metrics import calibration
+from provi.core.arguments import as_array, check_length
+from provi.models.network.predictive import calibration
 from provi.report.style import INK, PALETTE, figure_style, number
 
 _SIZE = (4.1, 3.5)  # inches; as the pictures of other reports
@@ -128,6 +128,22 @@ def plot_training(curves: Mapping[str, tuple[Any, Any]]) -> Figure:
     return figure
 
 
+def rotate(images: Any, degrees: float | int) -> np.ndarray:
+    """Images (n, h, w) or (n, h, w, channels) turned counter-clockwise about their centre, in float32.
+
+    Inputs that drift away from those of the training, by as much as one likes. Bilinear between pixels; the size stays,
+    corners that turn out of the picture are lost, those that come in are 0. Whole numbers keep their scale: pixels from
+    0 to 255 stay between 0.0 and 255.0, and the model's own scaling of uint8 no longer sees them, so divide them by 255
+    first.
+    """
+    pixels = as_array("images", images)
+    if pixels.ndim not in (3, 4):
+        raise ValueError(f"images must have shape (n, h, w) or (n, h, w, channels), not {pixels.shape}.")
+    if not np.isfinite(degrees):
+        raise ValueError(f"degrees must be a finite angle, not {degrees}.")
+    return ndimage.rotate(pixels.astype(np.float32), degrees, axes=(2, 1), reshape=False, order=1, mode="constant")
+
+
 def _check_few(curves: Mapping[str, Any]) -> None:
     if not 1 <= len(curves) <= len(PALETTE):
         raise ValueError(f"Between 1 and {len(PALETTE)} curves can be told apart in one picture, not {len(curves)}.")
@@ -146,21 +162,3 @@ def _legend_below(axes: Axes) -> None:
     """Under the picture, where it hides no line."""
     figure: Any = axes.figure
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=2)
-
-
-# Images turned by an angle: inputs that drift away from those of the training, by as much as one likes.
-
-
-def rotate(images: Any, degrees: float | int) -> np.ndarray:
-    """Images (n, h, w) or (n, h, w, channels) turned counter-clockwise about their centre, in float32.
-
-    Bilinear between pixels; the size stays, corners that turn out of the picture are lost, those that come in are 0.
-    Whole numbers keep their scale: pixels from 0 to 255 stay between 0.0 and 255.0, and the model's own scaling of
-    uint8 no longer sees them, so divide them by 255 first.
-    """
-    pixels = as_array("images", images)
-    if pixels.ndim not in (3, 4):
-        raise ValueError(f"images must have shape (n, h, w) or (n, h, w, channels), not {pixels.shape}.")
-    if not np.isfinite(degrees):
-        raise ValueError(f"degrees must be a finite angle, not {degrees}.")
-    return ndimage.rotate(pixels.astype(np.float32), degrees, axes=(2, 1), reshape=False, order=1, mode="constant")

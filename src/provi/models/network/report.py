@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from provi.models.network import metrics
+from provi.models.network import predictive as metrics
 from provi.models.network.plots import plot_reliability, plot_rotation_entropy, plot_training, rotate
 from provi.models.network.reading import class_numbers
 from provi.report.html.figures import Picture, inline_svg

@@ -1,4 +1,4 @@
-"""Training a Bayesian network: target, surrogates, algorithm, run, and the ELBO of what came out."""
+"""Training a Bayesian network: the methods by name, target, surrogates, algorithm, run, the ELBO of what came out."""
 
 import dataclasses
 import warnings
@@ -16,16 +16,13 @@ from provi.algorithms.incremental.misso import MISSO
 from provi.algorithms.incremental.network_surrogate import NetworkPoint, NetworkSurrogate, network_surrogate
 from provi.algorithms.incremental.paced_misso import PacedMISSO
 from provi.algorithms.incremental.sag import SAG
-from provi.core.checks import check_count, check_positive
-from provi.core.outcomes import Outcome
+from provi.core.arguments import check_count, check_positive
 from provi.families.base import AnyParameters
 from provi.result.fit import Estimate
-from provi.runtime.progress import show_throughput
+from provi.runtime.record import Outcome, show_throughput
 from provi.runtime.run import Run, run
 from provi.schedules.batch_sizes import AbstractBatchSize
 from provi.targets.bayesian_network import BayesianNetwork, check_noise
-
-# The training methods of `BayesianNetwork` by name, with rates that are a fair start.
 
 
 @dataclasses.dataclass(frozen=True)

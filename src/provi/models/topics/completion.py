@@ -1,9 +1,18 @@
-r"""Held-out words by document completion: infer from one half of a document's words, predict the other half.
+r"""How good topics are: held-out words by document completion, and how well the first words of a topic go together.
+
+**Completion.** Infer from one half of a document's words, predict the other half:
 
 $$\frac1{\sum_{dv}c_{dv}}\sum_{dv}c_{dv}\log\sum_kE_{q_d}[softmax(z)_k]B_{vk},$$
 
 c the counts of the held-out halves: the mean over words of the log of the predictive probability. The expectation is
 inside the logarithm, and linear in the shares of topics: a large sample of these is all that is needed.
+
+**Coherence.** With $D(v)$ the number of documents, of n, that have the word v, $D(v, w)$ of those that have both, and
+$v_1, v_2, \dots$ the words of a topic, most probable first, two means over pairs $i<j$:
+
+- UMass (Mimno et al. 2011): $\log\frac{D(v_i, v_j)+1}{D(v_i)}$;
+- NPMI (Bouma 2009; Lau, Newman and Baldwin 2014): $\log\frac{p(v_i, v_j)}{p(v_i)p(v_j)}\big/-\log p(v_i, v_j)$ with
+  $p = D/n$, in [-1, 1]: -1 for words never together, 0 for independent ones, 1 for words that only occur together.
 """
 
 from typing import Any
@@ -13,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
+from provi.core.arguments import available_bytes
 from provi.core.compilation import lean_jit
-from provi.core.memory import available_bytes
 from provi.models.topics.corpus import in_chunks, out_of_chunks
 from provi.models.topics.draws import draws_from
 from provi.models.topics.model import LocalPosterior
@@ -81,24 +90,6 @@ def token_log_probabilities(shares: np.ndarray, components: np.ndarray, counts: 
     return total, float(matrix.data.sum())
 
 
-# How well the first words of a topic go together, from the documents in which they occur.
-#
-# With $D(v)$ the number of documents, of n, that have the word v, $D(v, w)$ of those that have both, and $v_1,
-# v_2, \dots$ the words of a topic, most probable first, two means over pairs $i<j$:
-#
-# - UMass (Mimno et al. 2011): $\log\frac{D(v_i, v_j)+1}{D(v_i)}$;
-# - NPMI (Bouma 2009; Lau, Newman and Baldwin 2014): $\log\frac{p(v_i, v_j)}{p(v_i)p(v_j)}\big/-\log p(v_i, v_j)$ with
-#   $p = D/n$, in [-1, 1]: -1 for words never together, 0 for independent ones, 1 for words that only occur together.
-
-
-def _document_frequencies(words, counts):
-    """D(v) and D(v, w) of the words of one topic, and n."""
-    columns: Any = scipy.sparse.csc_matrix(counts)
-    present: Any = scipy.sparse.csr_matrix(columns[:, words] > 0, dtype=np.float64)
-    together = (present.T @ present).toarray()
-    return np.diag(together), together, present.shape[0]
-
-
 def umass_coherence(words: np.ndarray, counts: Any) -> float:
     """UMass of one topic's words (word numbers, most probable first) in a matrix of counts, one document a row.
 
@@ -129,3 +120,11 @@ def npmi_coherence(words: np.ndarray, counts: Any) -> float:
     independent = single[first] * single[second] / size**2
     scores[inside] = np.log(joint[inside] / independent[inside]) / -np.log(joint[inside])
     return float(np.mean(scores))
+
+
+def _document_frequencies(words, counts):
+    """D(v) and D(v, w) of the words of one topic, and n."""
+    columns: Any = scipy.sparse.csc_matrix(counts)
+    present: Any = scipy.sparse.csr_matrix(columns[:, words] > 0, dtype=np.float64)
+    together = (present.T @ present).toarray()
+    return np.diag(together), together, present.shape[0]

@@ -1,4 +1,4 @@
-"""Documents as padded arrays in a few buckets of like length."""
+"""Documents as padded arrays in a few buckets of like length, worked on in chunks."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -115,9 +115,6 @@ def bucket_documents(counts: Any, fewest: int = 1, rounded: Callable[[int], int]
         sizes.append(len(chosen))
         rows.append(chosen)
     return Corpus(tuple(buckets), tuple(sizes), tuple(rows))
-
-
-# Documents in chunks that are worked on together.
 
 
 def in_chunks(tree: Any) -> Any:

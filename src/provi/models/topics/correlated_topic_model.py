@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from provi.algorithms.mirror.conjugate_svi import forgetting_rate
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.models.topics.corpus import bucket_documents, coarse_width, with_words, word_totals
 from provi.models.topics.draws import worker_pool
 from provi.models.topics.fitted import AbstractFittedTopics

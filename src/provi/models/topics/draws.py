@@ -1,7 +1,7 @@
-"""Standardised draws for expectations under the documents' Gaussian posteriors.
+"""Standardised draws for expectations under the documents' Gaussian posteriors, and blocks of these at the same time.
 
-They are made on the host and handed to the compiled programs: JAX's generators would be compiled into each of these,
-for each width of documents anew, which took longer than all the rest.
+The draws are made on the host and handed to the compiled programs: JAX's generators would be compiled into each of
+these, for each width of documents anew, which took longer than all the rest.
 """
 
 import collections
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.models.topics.corpus import CHUNK
 
 
@@ -61,17 +61,14 @@ def draws_from(mean: Any, root: Any, points: Any) -> Any:
     return mean[None, :] + (points * root[None, :] if root.ndim == 1 else points @ root.T)
 
 
-# Blocks of documents worked on at the same time.
-
-
-def num_processors() -> int:
+def _num_processors() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def worker_pool() -> ThreadPoolExecutor:
     """A thread for each processor: on the CPU, JAX runs a program in the thread that calls it, on one processor."""
-    return ThreadPoolExecutor(num_processors())
+    return ThreadPoolExecutor(_num_processors())
 
 
 def few_at_a_time(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
@@ -80,7 +77,7 @@ def few_at_a_time(function: Callable[[Any], Any], items: Iterable[Any]) -> Itera
         waiting = collections.deque()
         for item in items:
             waiting.append(pool.submit(double_precision(function), item))
-            if len(waiting) > num_processors():
+            if len(waiting) > _num_processors():
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

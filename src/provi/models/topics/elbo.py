@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
-from provi.core.checks import check_count
+from provi.core.arguments import check_count
 from provi.core.compilation import lean_jit
 from provi.models.topics import likelihood
 from provi.models.topics.corpus import Documents, in_chunks, map_worded, out_of_chunks

@@ -14,6 +14,8 @@ $$B_{vk}\propto N\bar c_{vk} + \eta,\qquad \mu = \bar m,\qquad
 
 B is the mode under a Dirichlet prior with parameters $1+\eta$: no word is impossible. The shrinkage $\lambda$ is needed
 because the words do not depend on $\sum_kz_k$, and say little of topics that are rare.
+
+A fit starts from clusters of documents (`starting_topics`).
 """
 
 from functools import partial
@@ -29,6 +31,9 @@ from provi.models.topics.corpus import word_totals
 from provi.models.topics.model import TopicPrior
 
 _SMALLEST_VARIANCE = 1e-2
+
+
+_MOST_DOCUMENTS, _ROUNDS, _CORPUS_SHARE, _NOISE_SHAPE = 4000, 10, 0.1, 100.0
 
 
 class TopicStatistics(NamedTuple):
@@ -97,12 +102,6 @@ def maximise(statistics: TopicStatistics, settings: GlobalSettings) -> tuple[Any
     target = scale * jnp.eye(mean.shape[0], dtype=mean.dtype)
     covariance = (1 - settings.shrinkage) * (covariance + covariance.T) / 2 + settings.shrinkage * target
     return words / jnp.sum(words, axis=0, keepdims=True), TopicPrior(mean, covariance)
-
-
-# Where the fit of a topic model starts: clusters of documents.
-
-
-_MOST_DOCUMENTS, _ROUNDS, _CORPUS_SHARE, _NOISE_SHAPE = 4000, 10, 0.1, 100.0
 
 
 def starting_topics(counts: Any, num_topics: int, word_prior: float, generator: Any) -> np.ndarray:

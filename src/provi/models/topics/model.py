@@ -1,4 +1,4 @@
-"""The state of a correlated topic model: the prior of the documents' topic weights, and their posteriors."""
+"""The state of a correlated topic model: the prior of the documents' topic weights; documents and posteriors, kept."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.models.topics.corpus import Documents
+
+BLOCK = 64
+"""Documents handed to a compiled program at a time: always as many, so that there is one program for each width."""
 
 
 class TopicPrior(eqx.Module):
@@ -36,13 +39,6 @@ class LocalPosterior(eqx.Module):
         return self.root.ndim == self.mean.ndim
 
 
-# The documents of one bucket on the host, and their posteriors; what is worked on is copied out, in blocks.
-
-
-BLOCK = 64
-"""Documents handed to a compiled program at a time: always as many, so that there is one program for each width."""
-
-
 def in_blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
     """The row numbers, at most `BLOCK` at a time."""
     for start in range(0, len(rows), BLOCK):
@@ -50,7 +46,10 @@ def in_blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
 
 
 class Stratum:
-    """The first `size` documents of a bucket; with `warm` it keeps their posteriors, once they are stored."""
+    """The first `size` documents of a bucket on the host; with `warm` it keeps their posteriors, once they are stored.
+
+    What is worked on is copied out, in blocks.
+    """
 
     def __init__(self, documents: Documents, size: int, warm: bool = False):
         self.words, self.counts = np.asarray(documents.words)[:size], np.asarray(documents.counts)[:size]

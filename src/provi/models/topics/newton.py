@@ -1,4 +1,4 @@
-r"""Damped Newton descent in the documents' means: what the Laplace, delta and mean-field baselines share.
+r"""Damped Newton descent in the documents' means: the Laplace and delta baselines, and what mean field shares.
 
 Each of the three, once all that has a closed form is eliminated, minimises a function of a document's mean $m$ whose
 main part is f of `likelihood` plus $\frac12(m-\mu)'\Sigma^{-1}(m-\mu)$. The Hessian of f is a difference,
@@ -186,27 +186,6 @@ def _centred(array):
     return array - jnp.mean(array, axis=-1, keepdims=True)
 
 
-# The delta method for the documents' posteriors (Wang and Blei 2013): the ELBO with a Taylor expansion inside.
-#
-# In "Variational inference in nonconjugate models" (JMLR 14, 2013) each word's topic has a factor $\phi_u$ of its own,
-# and $E_q\log\sum e^z$ is replaced by its second-order expansion at m. With $C(m) = W(diag\,\pi-\pi\pi')$ maximised is
-#
-# $$\sum_{uk}c_u\phi_{uk}(m_k + \log B_{uk} - \log\phi_{uk}) - W\log\sum_ke^{m_k} - \tfrac12tr(C(m)V)
-# - KL(q\|N(\mu,\Sigma)).$$
-#
-# The best $\phi_{uk}\propto B_{uk}e^{m_k}$ turns the first sum into $\sum_uc_u\log(B_u\cdot e^m)$, so it is
-# $-f(m) - \frac12tr(C(m)V) - KL$; the best V is $(\Sigma^{-1}+C(m))^{-1}$. What is left is to minimise in m
-#
-# $$f(m) + \tfrac12(m-\mu)'\Sigma^{-1}(m-\mu) + \tfrac12\log\det(I + \Sigma C(m)),$$
-#
-# with the gradient $\nabla f + \Sigma^{-1}(m-\mu) + \frac W2(diag\,\pi-\pi\pi')(diag\,V - 2V\pi)$: by the envelope
-# theorem V counts as fixed, and $\partial\pi_j/\partial m_k = \pi_j(\delta_{jk}-\pi_k)$.
-#
-# With the topics of the words summed out, the expansion of f has $\nabla^2f$ in the place of C. That objective is not
-# bounded: f is not convex, and where $\Sigma^{-1}+\nabla^2f(m)$ is indefinite it grows with V without limit. C is
-# positive semi-definite, so that the objective above is at most $-\min f$; but it does not bound the evidence.
-
-
 def infer_delta(
     documents: Documents,
     topics: Any,
@@ -216,7 +195,26 @@ def infer_delta(
     tol: Any = 1e-3,
     max_steps: Any = 100,
 ) -> tuple[LocalPosterior, Any]:
-    r"""The maximisers (m, V) of the expanded ELBO, and the number of steps for each document.
+    r"""The delta method: maximisers (m, V) of the ELBO with a Taylor expansion inside, and each document's steps.
+
+    In "Variational inference in nonconjugate models" (Wang and Blei, JMLR 14, 2013) each word's topic has a factor
+    $\phi_u$ of its own, and $E_q\log\sum e^z$ is replaced by its second-order expansion at m. With
+    $C(m) = W(diag\,\pi-\pi\pi')$ maximised is
+
+    $$\sum_{uk}c_u\phi_{uk}(m_k + \log B_{uk} - \log\phi_{uk}) - W\log\sum_ke^{m_k} - \tfrac12tr(C(m)V)
+    - KL(q\|N(\mu,\Sigma)).$$
+
+    The best $\phi_{uk}\propto B_{uk}e^{m_k}$ turns the first sum into $\sum_uc_u\log(B_u\cdot e^m)$, so it is
+    $-f(m) - \frac12tr(C(m)V) - KL$; the best V is $(\Sigma^{-1}+C(m))^{-1}$. What is left is to minimise in m
+
+    $$f(m) + \tfrac12(m-\mu)'\Sigma^{-1}(m-\mu) + \tfrac12\log\det(I + \Sigma C(m)),$$
+
+    with the gradient $\nabla f + \Sigma^{-1}(m-\mu) + \frac W2(diag\,\pi-\pi\pi')(diag\,V - 2V\pi)$: by the envelope
+    theorem V counts as fixed, and $\partial\pi_j/\partial m_k = \pi_j(\delta_{jk}-\pi_k)$.
+
+    With the topics of the words summed out, the expansion of f has $\nabla^2f$ in the place of C. That objective is not
+    bounded: f is not convex, and where $\Sigma^{-1}+\nabla^2f(m)$ is indefinite it grows with V without limit. C is
+    positive semi-definite, so that the objective above is at most $-\min f$; but it does not bound the evidence.
 
     The steps are Newton's but for the curvature of the log determinant, which is left out of the matrix (not of the
     gradient g). A document is finished when $\frac12g'M^{-1}g \le$ `tol` nats, M that matrix.
@@ -244,23 +242,6 @@ def _expanded(prior, mean, _, scaled, counts):
     return Point(mean, root, objective, -(preconditioner @ white), descent, descent / 2)
 
 
-# Laplace's approximation of the documents' posteriors (Wang and Blei 2013).
-#
-# $q = N(\hat z, V)$ with $\hat z$ a minimum of $F(z) = f(z) + \frac12(z-\mu)'\Sigma^{-1}(z-\mu)$ and $V$ the inverse of
-# a
-# curvature at it.
-#
-# Wang and Blei ("Variational inference in nonconjugate models", JMLR 14, 2013) keep the topic of each word as a
-# variable with a factor $\phi_u$ of its own, and alternate: $\phi_{uk}\propto B_{uk}e^{\hat z_k}$ (their $E_q\log\pi_k$
-# differs from $\hat z_k$ by the same number for all k), then $\hat z$ maximises
-# $n'z - W\log\sum e^z - \frac12(z-\mu)'\Sigma^{-1}(z-\mu)$ with $n_k = \sum_uc_u\phi_{uk}$. Where neither moves,
-# $n - W\pi = \Sigma^{-1}(\hat z-\mu)$, and $W\pi - n$ is the gradient of f: their fixed points are the stationary
-# points
-# of F, which Newton's method finds sooner. Their curvature is that of the second problem,
-# $\Sigma^{-1} + W(diag\,\pi-\pi\pi')$, `curvature="assigned"` here: it takes the topics of the words as known, and is
-# never smaller than the Hessian of F itself, `curvature="summed"`, with the topics of the words summed out.
-
-
 def infer_laplace(
     documents: Documents,
     topics: Any,
@@ -271,7 +252,19 @@ def infer_laplace(
     tol: Any = 1e-3,
     max_steps: Any = 100,
 ) -> tuple[LocalPosterior, Any]:
-    r"""The modes, and $V = (\Sigma^{-1} + H)^{-1}$ at each; and the number of Newton steps.
+    r"""Laplace's approximation: the modes, $V = (\Sigma^{-1} + H)^{-1}$ at each, and the number of Newton steps.
+
+    $q = N(\hat z, V)$ with $\hat z$ a minimum of $F(z) = f(z) + \frac12(z-\mu)'\Sigma^{-1}(z-\mu)$ and $V$ the inverse
+    of a curvature at it.
+
+    Wang and Blei ("Variational inference in nonconjugate models", JMLR 14, 2013) keep the topic of each word as a
+    variable with a factor $\phi_u$ of its own, and alternate: $\phi_{uk}\propto B_{uk}e^{\hat z_k}$ (their
+    $E_q\log\pi_k$ differs from $\hat z_k$ by the same number for all k), then $\hat z$ maximises
+    $n'z - W\log\sum e^z - \frac12(z-\mu)'\Sigma^{-1}(z-\mu)$ with $n_k = \sum_uc_u\phi_{uk}$. Where neither moves,
+    $n - W\pi = \Sigma^{-1}(\hat z-\mu)$, and $W\pi - n$ is the gradient of f: their fixed points are the stationary
+    points of F, which Newton's method finds sooner. Their curvature is that of the second problem,
+    $\Sigma^{-1} + W(diag\,\pi-\pi\pi')$, `curvature="assigned"` here: it takes the topics of the words as known, and is
+    never smaller than the Hessian of F itself, `curvature="summed"`, with the topics of the words summed out.
 
     A document is finished when $\frac12g'M^{-1}g \le$ `tol` nats, g the gradient of F and M the matrix of the Newton
     step. F is not convex: which of its minima is found depends on the start. Where $\Sigma^{-1} + \nabla^2f$ is not

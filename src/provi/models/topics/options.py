@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
-from provi.core.checks import as_array, check_count, check_positive
-from provi.core.memory import available_bytes
+from provi.core.arguments import as_array, available_bytes, check_count, check_positive
 from provi.models.topics.e_step import INFERENCES, LocalSettings
 from provi.models.topics.global_steps import GlobalSettings
 from provi.models.topics.training import Passes

@@ -14,7 +14,7 @@ from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 from scipy.cluster.hierarchy import leaves_list, linkage
 
-from provi.core.checks import as_array, check_count, check_length
+from provi.core.arguments import as_array, check_count, check_length
 from provi.report.style import INK, PALETTE, figure_style
 
 _LITERAL: dict[str, Any] = {"parse_math": False, "usetex": False}  # a $ in a word is a dollar, not a formula

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
-from provi.core.checks import as_array
-from provi.core.precision import double_precision
+from provi.core.arguments import as_array, double_precision
 from provi.models.topics.corpus import bucket_documents, coarse_width, with_words, word_totals
 from provi.models.topics.correlated_topic_model import CorrelatedTopicModel
 from provi.models.topics.model import TopicPrior

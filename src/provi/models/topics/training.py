@@ -1,4 +1,8 @@
-"""Stochastic EM over a corpus that is at hand."""
+"""Stochastic EM over a corpus that is at hand.
+
+The passes and batches are a loop of the host, not of `runtime`: each batch is a few chunks of documents, with draws
+made by NumPy, whose E-steps run in a pool of threads, one compiled call a chunk, and whose posteriors stay on the host.
+"""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -9,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.mirror.conjugate_svi import forgetting_rate
-from provi.core.precision import double_precision
+from provi.core.arguments import double_precision
 from provi.models.topics.corpus import Corpus
 from provi.models.topics.draws import BaseDraws, base_draws, worker_pool
 from provi.models.topics.e_step import LocalSettings, contribute, find_posteriors
@@ -22,7 +26,7 @@ from provi.models.topics.global_steps import (
     update,
 )
 from provi.models.topics.model import Stratum, TopicPrior, in_blocks
-from provi.runtime.progress import ProgressBar
+from provi.runtime.record import ProgressBar
 
 PATIENCE = 3
 """Passes in a row with less gain than the tolerance after which the fit settles and ends."""

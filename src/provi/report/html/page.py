@@ -1,6 +1,7 @@
 """The HTML report of a fit: one file that needs no network, no JavaScript and no other file."""
 
 import functools
+import hashlib
 import math
 import unicodedata
 from pathlib import Path
@@ -11,11 +12,9 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from provi.core.checks import check_count
-from provi.core.precision import double_precision
+from provi.core.arguments import check_count, double_precision
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.report.html import tables
-from provi.report.html.call import fingerprint
 from provi.report.html.figures import correlation_picture, densities_pictures, marginals_pictures, run_pictures
 from provi.report.html.verdict import distance_words, family_words, is_bad, verdict
 
@@ -160,3 +159,17 @@ def _printable(value: Any) -> Any:
         return value
     value = value if len(value) <= _LONGEST else value[: _LONGEST - 1] + "…"
     return "".join("\ufffd" if c not in "\n\t" and unicodedata.category(c) in ("Cc", "Cs", "Cn") else c for c in value)
+
+
+def fingerprint(target: Any) -> str:
+    """The first 16 digits of SHA-256 over the target's type, sizes and numbers: the same for the same model and data.
+
+    Functions inside the target (a log density) are not part of it.
+    """
+    digest = hashlib.sha256(type(target).__name__.encode())
+    for leaf in jax.tree.leaves(target):
+        if isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int):
+            array = np.ascontiguousarray(leaf)
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(array.tobytes())
+    return digest.hexdigest()[:16]

@@ -5,10 +5,10 @@ import math
 import re
 from typing import Any
 
-from provi.core.outcomes import Outcome
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.pareto import usable_k
 from provi.report.style import upper_bound
+from provi.runtime.record import Outcome
 
 _SCALES = {
     "triangular": "with full covariance",

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from scipy import special
 
-from provi.core.checks import as_array
+from provi.core.arguments import as_array
 from provi.families.bases import marginal_quantile
 
 # The draws of `posterior.summary`, so that pictures and tables show the same numbers.

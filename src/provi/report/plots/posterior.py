@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from provi.core.checks import as_array
+from provi.core.arguments import as_array
 from provi.report.plots.marginals import Marginals, model_marginals, reference_columns
 from provi.report.style import INK, PALETTE, figure_style
 

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.checks import check_positive
-from provi.core.precision import double_precision, floating_dtype
+from provi.core.arguments import check_positive, double_precision, floating_dtype
 from provi.core.types import RandomKey, Scalar
 from provi.targets.data import read_real
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch

@@ -2,6 +2,20 @@ r"""Means of a link potential under $\eta \sim N(\mu, s^2)$: what a Gaussian app
 
 By Bonnet's and Price's theorems, with $\psi(\mu, s^2) = E\ell(\eta)$: $\partial_\mu\psi = E\ell'$ and
 $2\,\partial_{s^2}\psi = E\ell'' = E[\ell'(\mu + st)\,t]/s$.
+
+`wide_moments` and `wide_errors` use one rule that is good for every spread. The potential $\ell$ bends around a centre
+c over a width w, and is smooth on the scale $|\eta - c|$ away from it; the Gaussian $N(\mu, s^2)$ has the scale s.
+Equal steps in $t = (\eta - \mu)/s$ miss the bend once s is many times w. So the steps are equal in another variable x,
+with
+
+$$t = b + \log(1 + e^{x - X}) - \log(1 + e^{-x - X}), \qquad b = (c - \mu)/s, \quad X = \log(1 + s/w).$$
+
+Near the bend ($|x| < X$) this is $\eta = c + 2w\sinh x$, about: steps of the width at the centre, growing with the
+distance. Beyond it is linear, with steps of s. For s far below w it is t = b + x everywhere. The map is analytic for
+$|\Im x| < \pi$, and a singularity of the potential at $c \pm ia$, $a \ge 2w$, lies at $\Im x = \pi/2$ or higher, so the
+trapezoid rule converges like $e^{-2\pi(\pi/2)/h}$ in its step h (the probit's zeros lie along the rays at 45 degrees:
+$\pi/4$). The length in x is $24 + 2X$: it grows with the logarithm of s/w only, and a fixed number of nodes does.
+Measured errors: tests/targets/test_likelihoods.py.
 """
 
 from collections.abc import Callable
@@ -15,6 +29,13 @@ import numpy as np
 _RANGE, _NUM_NODES, _STRIDE = 12.0, 481, 4
 LARGEST_DEVIATION = 1000.0
 """In widths of the link's bend: the largest spread for which the quadrature of the likelihoods states an error."""
+
+
+REACH = 12.0
+"""Standard deviations on both sides of the mean that the rule covers."""
+
+NUM_NODES = 160
+"""128 are enough for 1e-12 at a spread of 1000 widths."""
 
 
 class LinkMoments(eqx.Module):
@@ -61,31 +82,6 @@ def quadrature_moments(link: Callable, mean: Any, deviation: Any, rule: tuple[An
     zero = jnp.zeros_like(mean)
     (value, slope, weight), _ = jax.lax.scan(add, (zero, zero, zero), (nodes, weights))
     return LinkMoments(value, slope, jnp.where(deviation > 0, weight, jnp.zeros_like(weight)))
-
-
-# Gaussian means of a link potential by one rule that is good for every spread.
-#
-# The potential $\ell$ bends around a centre c over a width w, and is smooth on the scale $|\eta - c|$ away from it; the
-# Gaussian $N(\mu, s^2)$ has the scale s. Equal steps in $t = (\eta - \mu)/s$ miss the bend once s is many times w. So
-# the
-# steps are equal in another variable x, with
-#
-# $$t = b + \log(1 + e^{x - X}) - \log(1 + e^{-x - X}), \qquad b = (c - \mu)/s, \quad X = \log(1 + s/w).$$
-#
-# Near the bend ($|x| < X$) this is $\eta = c + 2w\sinh x$, about: steps of the width at the centre, growing with the
-# distance. Beyond it is linear, with steps of s. For s far below w it is t = b + x everywhere. The map is analytic for
-# $|\Im x| < \pi$, and a singularity of the potential at $c \pm ia$, $a \ge 2w$, lies at $\Im x = \pi/2$ or higher, so
-# the
-# trapezoid rule converges like $e^{-2\pi(\pi/2)/h}$ in its step h (the probit's zeros lie along the rays at 45 degrees:
-# $\pi/4$). The length in x is $24 + 2X$: it grows with the logarithm of s/w only, and a fixed number of nodes does.
-# Measured errors: tests/targets/test_likelihoods.py.
-
-
-REACH = 12.0
-"""Standard deviations on both sides of the mean that the rule covers."""
-
-NUM_NODES = 160
-"""128 are enough for 1e-12 at a spread of 1000 widths."""
 
 
 def spread_of(variance: Any, width: Any) -> Any:

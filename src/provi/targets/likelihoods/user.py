@@ -7,8 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.checks import check_positive
-from provi.core.precision import double_precision, floating_dtype
+from provi.core.arguments import check_positive, double_precision, floating_dtype
 from provi.core.types import Scalar
 from provi.targets.base import Status
 from provi.targets.data import read_real

@@ -1,0 +1,1 @@
+"""Generalised linear models with the scikit-learn interface; `provi.models` exports them."""

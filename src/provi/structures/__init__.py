@@ -1,0 +1,1 @@
+"""What `provi.fit` and `provi.certify` do for each kind of target: default family, start, run, bounds, comparison."""

@@ -1,0 +1,147 @@
+"""What a structure is: a target and a family together, and the few questions that `fit` and `certify` ask of them."""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from provi.algorithms.natural.laplace import value_and_gradient
+from provi.certificates.build import DEFAULT_GRADIENTS, Evidence, Query, build_certificate
+from provi.certificates.certificate import Certificate
+from provi.families.base import AbstractFamily
+from provi.runtime.run import Budget, Run
+from provi.targets.base import AbstractTarget, Constants
+from provi.theory.solution_region import smallest_scale
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What the user asked for: `options` go to `runtime.run` (progress, checkpoint, resume)."""
+
+    tol: float
+    confidence: float
+    budget: Budget
+    seed: int
+    options: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """The run and its certificate."""
+
+    run: Run
+    certificate: Certificate
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """An upper bound on how much worse one member is than another: `deterministic`, or at the level asked for.
+
+    `spent`: evaluations of the potential, or passes over the data.
+    """
+
+    value: float
+    spent: int
+    deterministic: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class AbstractStructure(abc.ABC):
+    """A target with a family of approximations: how they are fitted, bounded and compared.
+
+    `fit.choose` asks once which structure a target and a family have; nothing else asks again. A structure is
+    one final class in a file of its own, and a row in `fit.STRUCTURES`.
+    """
+
+    target: AbstractTarget
+    family: Any
+
+    reference_tol: ClassVar[float]
+    """How near to the best member `certify` brings the one that it compares with, in nats."""
+
+    @classmethod
+    @abc.abstractmethod
+    def default_family(cls, target: AbstractTarget) -> AbstractFamily | None:
+        """The family to take where the user names none; None if the target has another structure."""
+
+    @classmethod
+    @abc.abstractmethod
+    def fits(cls, target: AbstractTarget, family: AbstractFamily) -> bool:
+        """Whether the two have this structure."""
+
+    @abc.abstractmethod
+    def run(self, start: Any, request: Request) -> Answer:
+        """The structure's own method, from `start` or where it likes to begin, until the tolerance is certified."""
+
+    @abc.abstractmethod
+    def evidence(self, point: Any, constants: Constants, query: Query) -> Evidence:
+        """Every bound that applies at `point`."""
+
+    @abc.abstractmethod
+    def difference(self, point: Any, other: Any, *, delta: float, seed: int) -> Difference:
+        """A bound on the negative ELBO of `point` minus that of `other`; wrong with probability `delta` at most."""
+
+    def first_point(self) -> Any:
+        """Where an algorithm of the user's choice begins: at the default location, as narrow as the best member."""
+        smoothness = self.target.constants.smoothness
+        scale = smallest_scale(float(smoothness.value)) if smoothness.known else 1.0  # pyright: ignore
+        return self.family.point(self.target.default_location, scale, self.target.dtype)
+
+    def check_start(self, point: Any) -> None:
+        """The first evaluation, before any long work: `ValueError` where the log density is not finite."""
+        check_finite(self.target, np.asarray(point.loc))
+
+    def check_member(self, point: Any) -> None:
+        """`ValueError` unless `point` means the same distribution for this target as where it comes from."""
+        del point
+
+    def certificate(
+        self,
+        point: Any,
+        *,
+        confidence: float = 0.99,
+        seed: int = 0,
+        wanted: float | None = None,
+        max_gradients: int | None = None,
+        known: Any = None,
+    ) -> Certificate:
+        """The certificate of the member `point`.
+
+        **Arguments:**
+
+        - `confidence`: of the gap, and separately of the distance to the posterior. - `seed`: of fresh draws.
+        - `wanted`: the gap that is enough; None spends `max_gradients`.
+        - `known`: the deterministic bounds at `point`, if the caller has computed them.
+        """
+        limit = DEFAULT_GRADIENTS if max_gradients is None else max_gradients
+        # Host numbers that cost a pass over the data: once for all.
+        constants = self.target.constants
+        evidence = self.evidence(point, constants, Query(confidence, seed, wanted, limit, known))
+
+        def recompute(other: int) -> Certificate:
+            return self.certificate(point, confidence=confidence, seed=other, wanted=wanted, max_gradients=limit)
+
+        return build_certificate(self.target, self.family, constants, evidence, recompute)
+
+
+def certificate_seed(seed: int, attempt: int) -> int:
+    """A seed for the draws of the `attempt`-th certificate: none of them was used by the fit or by another attempt."""
+    return int(np.random.SeedSequence((seed, 1, attempt)).generate_state(1)[0])
+
+
+def check_finite(target: AbstractTarget, loc: np.ndarray) -> None:
+    """`ValueError`, with the coordinate, where the log density or its gradient is not finite at `loc`."""
+    value, gradient = value_and_gradient(target, jnp.asarray(loc, target.dtype))
+    if not np.isfinite(value):
+        raise ValueError(
+            f"The target's log density is {-float(value)} at the start. Pass start=family.point(loc, scale) with a loc "
+            f"where it is finite, or check the log density."
+        )
+    if not np.isfinite(gradient).all():
+        index = int(np.argmin(np.isfinite(np.asarray(gradient))))
+        raise ValueError(
+            f"The gradient of the target's log density is not finite at the start (coordinate {index}, "
+            f"{target.parameter_names[index]}). Pass another start=, or make the log density differentiable there."
+        )

@@ -1,0 +1,143 @@
+"""Gaussian processes, and linear models with more columns than rows: natural gradients on two numbers a datum."""
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient
+from provi.algorithms.natural.iterative_natural_gradient import IterativeNaturalGradient, estimated_elbo
+from provi.certificates.bounds import GapBound
+from provi.certificates.build import Evidence, Query
+from provi.certificates.dual.bounds import dual_bounds, iterative_bounds
+from provi.certificates.dual.dual_pass import dual_negative_elbo
+from provi.certificates.posterior import dual_posterior_bound
+from provi.core.arguments import available_bytes
+from provi.families.base import AbstractFamily
+from provi.families.dual_gaussian import DualGaussian, DualPoint, dual_gaussian
+from provi.families.site_solver import SiteSolver, factors_fit, low_rank_suffices, site_solver, target_jitter
+from provi.structures.base import AbstractStructure, Answer, Difference, Request
+from provi.structures.stopping import run_proven
+from provi.targets.base import AbstractTarget, Constants
+from provi.targets.gaussian_process import GaussianProcess
+from provi.targets.linear_model import AbstractLinearModel
+
+SMALLEST_ITERATIVE = 2000
+"""Number of data from which on a low rank, where it suffices, is the faster way: benchmarks/gp_large.py."""
+
+
+class Dual(AbstractStructure):
+    """A Gaussian prior and a likelihood of N numbers: the best Gaussian is known by two numbers a datum."""
+
+    reference_tol: ClassVar[float] = 1e-3
+
+    @classmethod
+    def default_family(cls, target: AbstractTarget) -> AbstractFamily | None:
+        """The dual form of a Gaussian process, and of a linear model where it needs no d x d matrix."""
+        dual = isinstance(target, GaussianProcess | AbstractLinearModel)  # of linear models, those that `Linear` left
+        return dual_gaussian(target) if dual else None
+
+    @classmethod
+    def fits(cls, target: AbstractTarget, family: AbstractFamily) -> bool:
+        """Every dual family."""
+        del target
+        return isinstance(family, DualGaussian)
+
+    def run(self, start: DualPoint | None, request: Request) -> Answer:
+        """From the prior, or from `start`; one step is one factorisation, or one computation of all variances.
+
+        A likelihood that is not log-concave has no certificate: the run ends when steps bring no more than rounding.
+        """
+        target: Any = self.target
+        self.family.check_target(target)
+        point = site_start(target, self.family) if start is None else start
+        error = float(target.likelihood.value_error)
+        solver = solver_if_better(target, self.family)
+        if solver is not None:
+            return self._run_iteratively(point, solver, error, request)
+
+        def prove(member: DualPoint) -> tuple[GapBound, ...]:
+            return dual_bounds(target, self.family, member)
+
+        return run_proven(self, DualNaturalGradient(), point, prove, error, request)
+
+    def _run_iteratively(self, point: DualPoint, solver: SiteSolver, error: float, request: Request) -> Answer:
+        target: Any = self.target
+
+        def prove(member: DualPoint) -> tuple[GapBound, ...]:
+            return iterative_bounds(target, self.family, member, solver)
+
+        answer = run_proven(self, IterativeNaturalGradient(solver=solver), point, prove, error, request)
+        key = jax.random.fold_in(jax.random.key(request.seed), 2**31 - 1)  # a stream that no step uses
+        value, noise = (float(x) for x in estimated_elbo(key, target, self.family, answer.run.point, solver))
+        elbo = value, noise + error * (target.num_terms + abs(value))
+        return dataclasses.replace(answer, run=dataclasses.replace(answer.run, elbo=elbo))
+
+    def evidence(self, point: DualPoint, constants: Constants, query: Query) -> Evidence:
+        """Deterministic bounds on the gap; the distance to the posterior from draws."""
+        del constants
+        bounds = dual_bounds(self.target, self.family, point) if query.known is None else query.known
+        posterior = dual_posterior_bound(self.target, self.family, point, confidence=query.confidence, seed=query.seed)
+        return Evidence(bounds, posterior, None, len(bounds))
+
+    def difference(self, point: DualPoint, other: DualPoint, *, delta: float, seed: int) -> Difference:
+        """Without draws."""
+        del delta, seed
+        values = [dual_negative_elbo(self.target, self.family, member) for member in (point, other)]
+        value = values[0][0] - values[1][0] + values[0][1] + values[1][1]
+        return Difference(value, 2, deterministic=True)
+
+    def first_point(self) -> DualPoint:
+        """The prior."""
+        return self.family.prior_point()
+
+    def check_start(self, point: DualPoint) -> None:
+        """Nothing to evaluate: the data were checked when the target was made."""
+        del point
+
+    def check_member(self, point: DualPoint) -> None:
+        """The sites of `point` must be data of this target."""
+        del point
+        if self.family.num_sites != getattr(self.target, "num_terms", None):
+            raise ValueError(
+                f"q has {self.family.num_sites} sites, one a datum of another target; pass (mean, covariance)."
+            )
+
+
+def site_start(target: Any, family: DualGaussian) -> DualPoint:
+    """The prior; but where the curvature is unbounded (Poisson) with the sites of the likelihood at the prior's mean.
+
+    Under a wide prior the mean of exp(eta) is astronomical, and no step from there is of any use.
+    """
+    point, likelihood = family.prior_point(), target.likelihood
+    if not likelihood.log_concave or math.isfinite(likelihood.curvature_given(target.response)[1]):
+        return point
+    centre = jnp.asarray(np.asarray(family.site_mean))
+    weight = np.asarray(likelihood.moments(centre, jnp.zeros_like(centre), target.response).weight)
+    return DualPoint(point.dual_mean, jnp.asarray(np.where(np.isfinite(weight), np.maximum(weight, 0.0), 1.0)))
+
+
+def iterate(num_sites: int, itemsize: int, available: int, low_rank: bool) -> bool:
+    """Whether to compute variances without factors: `low_rank` says that conjugate gradients will not be needed.
+
+    With conjugate gradients a step costs several times the operations of a Cholesky factor at every N (2N^3 a product
+    against 4N^3/3 in all), so that memory alone calls for them; a low rank costs O(N r^2).
+    """
+    return not factors_fit(num_sites, itemsize, available) or (low_rank and num_sites >= SMALLEST_ITERATIVE)
+
+
+def solver_if_better(target: Any, family: DualGaussian) -> SiteSolver | None:
+    """The solver where it is the better way, else None."""
+    size, itemsize = family.num_sites, np.dtype(family.gram.dtype).itemsize
+    fits = factors_fit(size, itemsize, available_bytes())
+    if family.root is not None or (fits and size < SMALLEST_ITERATIVE):
+        return None
+    solver = site_solver(family.gram, target_jitter(target))
+    largest = float(target.likelihood.curvature[1])
+    # Sites are at most the largest curvature; a Poisson's are about its counts.
+    precision = largest if np.isfinite(largest) else 1 + float(np.max(np.asarray(target.response)))
+    low_rank = bool(low_rank_suffices(solver, np.asarray(precision, family.gram.dtype)))
+    return solver if iterate(size, itemsize, available_bytes(), low_rank) else None

@@ -1,0 +1,145 @@
+"""Linear models: natural gradient with exact expectations, stopped by a deterministic certificate."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from provi.algorithms.natural.natural_gradient import NaturalGradient
+from provi.algorithms.natural.site_table import SiteTable
+from provi.certificates.bounds import GapBound
+from provi.certificates.build import Evidence, Query
+from provi.certificates.comparison import linear_difference_bound
+from provi.certificates.linear.bounds import linear_model_bounds, unseen_share_of_rows
+from provi.certificates.monte_carlo.tail_audit import LARGEST_SHARE
+from provi.certificates.posterior import posterior_bound
+from provi.families.base import AbstractFamily
+from provi.families.bases import Normal
+from provi.families.location_scale import Gaussian, LocationScale, Point
+from provi.runtime.run import Run, run
+from provi.structures.base import AbstractStructure, Answer, Difference, Request
+from provi.structures.black_box import has_full_covariance, run_black_box
+from provi.structures.sampled import sampled_evidence
+from provi.structures.stopping import CERTIFICATE_PASSES, run_proven
+from provi.structures.whitened import run_whitened
+from provi.targets.base import AbstractTarget, Constants
+from provi.targets.gaussian_process import GaussianProcess
+from provi.targets.linear_model import AbstractLinearModel
+
+LARGEST_LINEAR = 2000
+"""Dimensions above which the d x d matrices of the method and of its bounds are not formed."""
+
+LARGEST_DENSE = 1000
+"""Up to which the default covariance is full: each step forms a d x d matrix anyway, so it costs little more."""
+
+LARGEST_SITES = 5000
+"""Rows up to which a model with more columns than rows is fitted in dual form unless another is asked for."""
+
+SMALLEST_WORK, FEWEST_ROWS = 1e10, 32
+"""Work of a pass, N d^2, and rows a column, from which a warm start pays. Measured on 2 cores: one pass of the table
+and two of the natural gradient take the place of six or seven of the latter; the price is a second of compilation."""
+
+
+class Linear(AbstractStructure):
+    """A density that sees each datum through one inner product, as the target itself or as its recognised form.
+
+    The method is for all scales but low-rank ones and up to `LARGEST_LINEAR` dimensions; beyond, the run is that of a
+    black box. Differences of members are deterministic in any case.
+    """
+
+    reference_tol: ClassVar[float] = 1e-3
+
+    @classmethod
+    def default_family(cls, target: AbstractTarget) -> AbstractFamily | None:
+        """The Gaussian with full covariance, diagonal above 1000 dimensions; none where the dual form is better."""
+        linear = None if isinstance(target, GaussianProcess) else target.linear_model()
+        if linear is None or (linear is target and needs_no_matrix(linear)):
+            return None
+        return Gaussian(target.dim, "triangular" if target.dim <= LARGEST_DENSE else "diagonal")
+
+    @classmethod
+    def fits(cls, target: AbstractTarget, family: AbstractFamily) -> bool:
+        """Every linear model with a location-scale family."""
+        return isinstance(family, LocationScale) and isinstance(target.linear_model(), AbstractLinearModel)
+
+    @property
+    def model(self) -> AbstractLinearModel:
+        """The linear model that the target is, or was recognised to be."""
+        return self.target.linear_model()
+
+    def run(self, start: Point | None, request: Request) -> Answer:
+        """From the curvature at the prior mean, or from `start`; one step is one pass over the data.
+
+        Where passes are long, one of the site table comes first (`warm_start`).
+        """
+        if self.target.dim > LARGEST_LINEAR or self.family.scale == "low_rank":
+            run_sampled = run_black_box if has_full_covariance(self.family) else run_whitened
+            return run_sampled(self, start, request)
+        model, family = self.model, self.family
+        point = family.point(np.asarray(model.prior.mean, np.float64), 1.0, model.dtype) if start is None else start
+
+        def prove(member: Point) -> tuple[GapBound, ...]:
+            return linear_model_bounds(model, family, member)
+
+        warm = warm_start(model, family, point, request) if start is None else None
+        if warm is not None:
+            point, request = warm.point, _what_is_left(request, warm)
+        algorithm = NaturalGradient(from_curvature=start is None and warm is None)
+        # The run is of the recognised model, and so is the certificate: its constants are proven.
+        own = dataclasses.replace(self, target=model)
+        answer = run_proven(own, algorithm, point, prove, model.value_error, request)
+        return answer if warm is None else _with_warm_start(answer, warm)
+
+    def evidence(self, point: Point, constants: Constants, query: Query) -> Evidence:
+        """Deterministic bounds on the gap; only the distance to the posterior rests on draws."""
+        if self.target.dim > LARGEST_LINEAR:
+            return sampled_evidence(self.target, self.family, point, constants, query)
+        model = self.model
+        bounds = linear_model_bounds(model, self.family, point) if query.known is None else query.known
+        posterior = None
+        if unseen_share_of_rows(model, point) <= LARGEST_SHARE:
+            posterior = posterior_bound(self.target, self.family, point, confidence=query.confidence, seed=query.seed)
+        return Evidence(bounds, posterior, None, len(bounds))
+
+    def difference(self, point: Point, other: Point, *, delta: float, seed: int) -> Difference:
+        """Without draws."""
+        del delta, seed
+        return Difference(*linear_difference_bound(self.model, self.family, point, other), deterministic=True)
+
+
+def needs_no_matrix(model: AbstractLinearModel) -> bool:
+    """Whether there are more columns than rows, and not too many of those: two numbers a row then say it all."""
+    return model.num_terms < min(model.dim, LARGEST_SITES)
+
+
+def warm_start(target: AbstractLinearModel, family: LocationScale, point: Point, request: Request) -> Run | None:
+    """One pass of the incremental site table before the natural gradient, where passes are long.
+
+    None where it does not pay, does not fit the family or the budget, or overflowed.
+    """
+    budget = request.budget
+    if target.num_terms * target.dim**2 < SMALLEST_WORK or target.num_terms < FEWEST_ROWS * target.dim:
+        return None
+    if family.scale not in ("triangular", "symmetric") or not isinstance(family.base, Normal):
+        return None
+    if budget.steps is not None or (budget.gradients or 4 * CERTIFICATE_PASSES) <= 2 * CERTIFICATE_PASSES:
+        return None
+    found = run(SiteTable(), target, family, point, seed=request.seed, num_steps=1, num_records=1, progress=False)
+    return found if int(found.history["rejected_steps"][-1]) == 0 else None
+
+
+def _what_is_left(request: Request, spent: Run) -> Request:
+    """The request with the passes and seconds of the warm start taken from its budget."""
+    budget = request.budget
+    if budget.gradients is not None:
+        budget = dataclasses.replace(budget, gradients=max(budget.gradients - spent.gradient_evaluations, 1))
+    if budget.seconds is not None:
+        budget = dataclasses.replace(budget, seconds=max(budget.seconds - spent.seconds, 1e-3))
+    return dataclasses.replace(request, budget=budget)
+
+
+def _with_warm_start(answer: Answer, spent: Run) -> Answer:
+    """The answer with the passes and seconds of the warm start counted."""
+    found = answer.run
+    passes, seconds = found.gradient_evaluations + spent.gradient_evaluations, found.seconds + spent.seconds
+    return dataclasses.replace(answer, run=dataclasses.replace(found, gradient_evaluations=passes, seconds=seconds))

@@ -1,0 +1,57 @@
+"""Bounds and differences from draws, for any log-concave density: what black boxes and whitened rounds share."""
+
+from typing import Any, ClassVar
+
+from provi.certificates.build import Evidence, Query
+from provi.certificates.comparison import difference_upper_bound
+from provi.certificates.monte_carlo.bounds import fewest_gradients, monte_carlo_bounds
+from provi.certificates.monte_carlo.convexity import find_negative_curvature
+from provi.certificates.monte_carlo.tail_audit import audit_tails
+from provi.certificates.posterior import posterior_bound
+from provi.families.location_scale import LocationScale, Point
+from provi.structures.base import AbstractStructure, Difference
+from provi.targets.base import AbstractTarget, Constants
+
+
+class AbstractSampled(AbstractStructure):
+    """A structure whose evidence comes from draws of q."""
+
+    reference_tol: ClassVar[float] = 1e-2
+
+    def evidence(self, point: Point, constants: Constants, query: Query) -> Evidence:
+        """By Monte Carlo; refused where convexity fails or draws do not see what matters."""
+        return sampled_evidence(self.target, self.family, point, constants, query)
+
+    def difference(self, point: Point, other: Point, *, delta: float, seed: int) -> Difference:
+        """With common draws."""
+        value, spent = difference_upper_bound(self.target, self.family, point, other, delta=delta, seed=seed)
+        return Difference(value, spent, deterministic=False)
+
+
+def sampled_evidence(
+    target: AbstractTarget, family: LocationScale, point: Any, constants: Constants, query: Query
+) -> Evidence:
+    """The bounds of `certificates.monte_carlo`, after a search for negative curvature and an audit of the tails."""
+    concave = constants.log_concave
+    if concave.status != "proven":
+        found = find_negative_curvature(target, family, point, seed=query.seed)
+        if found is not None or concave.value is False:
+            return Evidence((), None, found, 0)
+    if query.max_gradients < fewest_gradients(target.dim):
+        return Evidence((), None, None, 0)
+    tails = audit_tails(target, family, point, constants, query.seed)
+    if tails.status == "violated":
+        return Evidence((), None, None, 0, tails)
+    result = monte_carlo_bounds(
+        target,
+        family,
+        point,
+        confidence=query.confidence,
+        seed=query.seed,
+        max_gradients=query.max_gradients,
+        wanted=query.wanted,
+    )
+    posterior = None
+    if result.counterexample is None:
+        posterior = posterior_bound(target, family, point, confidence=query.confidence, seed=query.seed)
+    return Evidence(result.bounds, posterior, result.counterexample, result.num_gradients, tails)

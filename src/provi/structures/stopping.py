@@ -1,0 +1,386 @@
+"""When to stop: a certificate is tried as the estimated gap falls, and the run ends with the first that is good enough.
+
+Two rules, one for bounds that are deterministic and cost passes over the data (`ProvenStop`), one for bounds that come
+from draws and share an error probability (`SampledStop`); where nothing can be proven, the latter asks whether q still
+moves.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.linalg import solve
+
+from provi.algorithms.base import AbstractAlgorithm
+from provi.certificates.bounds import GapBound, at_most, spend
+from provi.certificates.build import DEFAULT_GRADIENTS
+from provi.certificates.certificate import Certificate, at_confidence
+from provi.families.location_scale import Point
+from provi.runtime.record import Outcome
+from provi.runtime.run import Run, run
+from provi.structures.base import AbstractStructure, Answer, Request, certificate_seed
+
+CERTIFICATE_PASSES = 3
+"""What the deterministic bounds at one point cost, at most but for rare cases."""
+
+MOST_PASSES, _PATIENCE = 500, 20
+_WORTH_TRYING, _RETRY = 0.5, 0.1
+
+MOST_TRIES = 6
+_FIRST_TRY, _NEXT_TRY = 0.2, 0.3
+"""A certificate from draws is tried when the estimated gap is a fifth of `tol`, then at each fall to three tenths."""
+
+RUN_SHARE = 0.5
+"""Of a gradient budget, for a run whose certificate is from draws; the rest is for the certificate."""
+
+
+class ProvenStop:
+    """Stops when the gap is proven to be at most `tol`, or when rounding ends the progress.
+
+    Half the squared whitened gradient estimates the gap. Bounds cost a pass or two, so they are tried when the
+    estimate is half of `tol`, and after a failure again when it has fallen to a tenth, or to the share of it that the
+    best bound was too large by.
+
+    **Arguments:**
+
+    - `prove`: the bounds at a point. - `algorithm`: its `progress` is what decides when to try them.
+    """
+
+    def __init__(
+        self,
+        prove: Callable[[Any], tuple[GapBound, ...]],
+        algorithm: AbstractAlgorithm,
+        tol: float,
+        most_passes: int | None,
+    ) -> None:
+        self.prove, self.algorithm, self.tol = prove, algorithm, tol
+        self.most_passes, self.spent = most_passes or MOST_PASSES, False
+        self.threshold = _WORTH_TRYING * tol
+        self.passes, self.proven, self.stalled = 0, False, False
+        self.bounds: tuple[GapBound, ...] = ()
+        self.least, self.lowest, self.idle = math.inf, math.inf, 0
+
+    def __call__(self, state: Any) -> bool:
+        progress = self.algorithm.progress(state)
+        if progress is None:
+            return False
+        estimate = progress.gap
+        self.stalled = self._stalled(estimate, progress.negative_elbo)
+        # The last certificate must still be paid for.
+        self.spent = int(state.step) + self.passes + 2 * CERTIFICATE_PASSES > self.most_passes
+        if self.stalled or self.spent or estimate > self.threshold:
+            return self.stalled or (self.spent and self.passes > 0)
+        bounds = self.prove(state.point)
+        self.passes += len(bounds)
+        self.bounds = bounds
+        self.proven = bool(min(bound.value for bound in bounds) <= self.tol)
+        least = min(bound.value for bound in bounds)
+        self.threshold = max(_RETRY, 0.5 * self.tol / least if math.isfinite(least) else 0.0) * estimate
+        return self.proven
+
+    def _stalled(self, estimate: float, negative_elbo: float) -> bool:
+        """For twenty passes neither the negative ELBO fell by more than rounding nor the gradient's norm to a half.
+
+        Rejected trials are among them: twenty of them divide the step size by 1e12.
+        """
+        rounding = 1e-12 * (1 + abs(negative_elbo))
+        progress = estimate < 0.25 * self.least or negative_elbo < self.lowest - rounding
+        self.idle = 0 if progress else self.idle + 1
+        self.least = min(self.least, estimate)
+        self.lowest = negative_elbo if negative_elbo < self.lowest - rounding else self.lowest
+        return self.idle >= _PATIENCE
+
+    def reason(self, found: Run, certificate: Certificate) -> tuple[Outcome, str] | None:
+        """Why this rule ended the run short of the tolerance; None where something else did."""
+        if self.stalled:
+            gap = certificate.gap
+            shown = "no bound on the gap is known"
+            if gap is not None and math.isfinite(gap):
+                shown = f"the proven gap is {at_most(gap)}, above tol = {self.tol:g}"
+            return Outcome.COMPLETED, f"no step lowers the negative ELBO any more; {shown}"
+        if found.outcome is Outcome.TOLERANCE:  # stopped because another certificate would not be within the budget
+            return Outcome.GRADIENT_BUDGET, Outcome.GRADIENT_BUDGET.value
+        return None
+
+
+def run_proven(
+    structure: AbstractStructure,
+    algorithm: AbstractAlgorithm,
+    start: Any,
+    prove: Callable[[Any], tuple[GapBound, ...]],
+    value_error: float,
+    request: Request,
+) -> Answer:
+    """Run `algorithm`, one pass over the data a step, until the bounds of `prove` are within the tolerance.
+
+    `value_error` is that of one data term's mean, relative to 1 plus its size; the terms add up to at most the negative
+    ELBO where none is negative.
+    """
+    target: Any = structure.target
+    budget = request.budget
+    stop = ProvenStop(prove, algorithm, request.tol, budget.gradients)
+    if budget.gradients is not None:
+        # The certificate of the result is paid for out of the budget, if that leaves anything for the run.
+        budget = dataclasses.replace(budget, gradients=max(budget.gradients - CERTIFICATE_PASSES, 1))
+    steps = min(MOST_PASSES, budget.steps or MOST_PASSES)
+    found = run(
+        algorithm,
+        target,
+        structure.family,
+        start,
+        seed=request.seed,
+        budget=budget,
+        num_steps=steps,
+        num_records=2 * steps,
+        stop=stop,
+        **request.options,
+    )
+    if found.elbo is not None:
+        value, rounding = found.elbo[0], 16 * float(np.finfo(target.dtype).eps)
+        found = dataclasses.replace(found, elbo=(value, (value_error + rounding) * (target.num_terms + abs(value))))
+    certificate = structure.certificate(
+        found.point,
+        confidence=request.confidence,
+        seed=certificate_seed(request.seed, 0),
+        wanted=request.tol,
+        known=stop.bounds if stop.proven else None,
+    )
+    passes = stop.passes + (0 if stop.proven else CERTIFICATE_PASSES)
+    return Answer(_explained(found, certificate, request, passes, stop.reason(found, certificate)), certificate)
+
+
+class SampledStop:
+    """Tries the certificate as the estimated gap falls; where the target is not log-concave, asks for stationarity.
+
+    The k-th try is the one at a gap of _FIRST_TRY * _NEXT_TRY^k * tol, so a resumed run does not repeat one, and it
+    spends the share 2^-(k+1) of the error probability.
+
+    **Arguments:**
+
+    - `structure`: whose certificates are tried. - `algorithm`: whose states are looked at.
+    - `spent`: gradients that the search for a start has taken.
+    """
+
+    def __init__(
+        self, structure: AbstractStructure, algorithm: AbstractAlgorithm, request: Request, spent: int
+    ) -> None:
+        self.structure, self.algorithm, self.request = structure, algorithm, request
+        self.began = time.monotonic()
+        self.run_gradients = 0
+        self.tries = 0
+        self.certificate: Certificate | None = None
+        self.num_gradients = spent
+        self.stationarity = StationarityRule()
+        self.stationary = False
+
+    def __call__(self, state: Any) -> bool:
+        self.run_gradients += int(self.algorithm.cost_at(state.step))
+        still = self._looks_stationary(state)
+        if self.certificate is not None and self.certificate.status == "none":
+            self.stationary = still
+            return still
+        progress = self.algorithm.progress(state)
+        estimate = math.inf if progress is None else progress.gap
+        tol = self.request.tol
+        # Noise may keep the estimate large for ever, where the density is not log-concave; then the first try is here.
+        if still and self.certificate is None and not self.structure.target.constants.log_concave.known:
+            estimate = min(estimate, _FIRST_TRY * tol)
+        if not estimate <= _FIRST_TRY * tol:
+            return False
+        # An estimate of zero (a Gaussian target) is the last level.
+        level = math.log(_FIRST_TRY * tol / max(estimate, 1e-300)) / math.log(1 / _NEXT_TRY)
+        level = min(int(level), MOST_TRIES - 1)
+        if level < self.tries or (self.certificate is not None and self.tries >= MOST_TRIES):
+            return False
+        self.tries = level + 1
+        self.certificate = self.certify(state.point, level, int(state.step))
+        self.stationary = still and self.certificate.status == "none"
+        return self.reached or self.stationary or level == MOST_TRIES - 1
+
+    @property
+    def reached(self) -> bool:
+        """Whether the last certificate is within the tolerance."""
+        return self.certificate is not None and _within(self.certificate, self.request)
+
+    def last_certificate(self, found: Run) -> Certificate:
+        """The certificate of the result: the one that ended the run, or another try."""
+        if self.certificate is not None and (self.reached or self.stationary):
+            return self.certificate
+        return self.certify(found.point, min(self.tries, MOST_TRIES), found.num_steps + 1)
+
+    def reason(self, found: Run, certificate: Certificate) -> tuple[Outcome, str] | None:
+        """Why this rule ended the run short of the tolerance; None where something else did."""
+        if found.outcome is not Outcome.TOLERANCE:
+            return None
+        if self.stationary:
+            return Outcome.STATIONARY, "the approximation has stopped moving (a heuristic: nothing is proven)"
+        shown = "none" if certificate.gap is None else at_most(certificate.gap)
+        message = (
+            f"the estimated gap is far below tol = {self.request.tol:g}, but the bound that could be shown is {shown}"
+        )
+        return Outcome.COMPLETED, message
+
+    def certify(self, point: Point, level: int, step: int) -> Certificate:
+        """With fresh draws, on what the budget leaves.
+
+        The tries share the error probability, so whichever is reported holds with the confidence asked for.
+        """
+        certificate = self.structure.certificate(
+            point,
+            confidence=1 - spend(1 - self.request.confidence, level),
+            seed=certificate_seed(self.request.seed, step),
+            wanted=self.request.tol,
+            max_gradients=self._affordable(),
+        )
+        self.num_gradients += certificate.num_gradients
+        return at_confidence(certificate, self.request.confidence)
+
+    def _affordable(self) -> int:
+        limit, budget = DEFAULT_GRADIENTS, self.request.budget
+        if budget.gradients is not None:
+            limit = min(limit, int((1 - RUN_SHARE) * budget.gradients) - self.num_gradients)
+        if budget.seconds is not None:
+            # At the run's own pace, compilation included: an underestimate of what the time that is left pays for.
+            elapsed = time.monotonic() - self.began
+            pace = (self.run_gradients + self.num_gradients) / max(elapsed, 1e-9)
+            limit = min(limit, int(pace * (budget.seconds - elapsed)))
+        return max(limit, 0)
+
+    def _looks_stationary(self, state: Any) -> bool:
+        point = state.point
+        return self.stationarity.stationary(point.loc, point.scale.matrix, self.request.tol)
+
+
+def run_sampled(
+    structure: AbstractStructure,
+    algorithm: AbstractAlgorithm,
+    start: Point,
+    num_steps: int,
+    spent: int,
+    request: Request,
+) -> Answer:
+    """Run `algorithm` until a certificate from draws is within the tolerance, or nothing moves any more.
+
+    `spent`: gradients that the search for `start` has taken.
+    """
+    stop = SampledStop(structure, algorithm, request, spent)
+    budget = request.budget
+    if budget.gradients is not None:
+        budget = dataclasses.replace(budget, gradients=int(RUN_SHARE * budget.gradients))
+    found = run(
+        algorithm,
+        structure.target,
+        structure.family,
+        start,
+        seed=request.seed,
+        budget=budget,
+        num_steps=min(num_steps, budget.steps or num_steps),
+        stop=stop,
+        **request.options,
+    )
+    certificate = stop.last_certificate(found)
+    otherwise = stop.reason(found, certificate)
+    return Answer(_explained(found, certificate, request, stop.num_gradients, otherwise), certificate)
+
+
+def run_rounds(structure: AbstractStructure, run_round: Callable[[int], Run], rounds: int, request: Request) -> Answer:
+    """At most `rounds` runs until the certificate after one is good enough.
+
+    `run_round(index)` makes one, from where the last one ended; its point is a member of the structure's family.
+    """
+    gradients = request.budget.gradients
+    found, spent = None, 0
+    for index in range(rounds):
+        found = run_round(index)
+        level = spend(1 - request.confidence, index) if rounds > 1 else 1 - request.confidence
+        certificate = structure.certificate(
+            found.point,
+            confidence=1 - level,
+            seed=certificate_seed(request.seed, index),
+            wanted=request.tol,
+            max_gradients=DEFAULT_GRADIENTS if gradients is None else gradients // 2,
+        )
+        certificate = at_confidence(certificate, request.confidence)
+        spent += found.gradient_evaluations + certificate.num_gradients
+        if _within(certificate, request) or not found.outcome.ok or certificate.status == "none":
+            break
+    assert found is not None  # rounds >= 1
+    otherwise = None
+    if certificate.gap is not None and found.outcome.ok:
+        shown = f"the bound on the gap is {at_most(certificate.gap)}, above tol = {request.tol:g}"
+        otherwise = found.outcome, f"{found.message}; {shown}"
+    spent -= found.gradient_evaluations  # which `_explained` counts
+    return Answer(_explained(found, certificate, request, spent, otherwise), certificate)
+
+
+def _within(certificate: Certificate, request: Request) -> bool:
+    return certificate.gap is not None and certificate.gap <= request.tol
+
+
+def _explained(
+    found: Run, certificate: Certificate, request: Request, spent: int, otherwise: tuple[Outcome, str] | None
+) -> Run:
+    """The run with what its certificates cost counted in, and a message that says what was reached and what not.
+
+    `spent`: on certificates, in gradients or passes. `otherwise`: outcome and message where the tolerance was not
+    reached; None for those of the run.
+    """
+    outcome, message = otherwise or (found.outcome, found.message)
+    # A deterministic bound holds of the point however the run ended.
+    if _within(certificate, request) and (found.outcome.ok or certificate.confidence is None):
+        outcome, message = _reached(certificate, request)
+    total = found.gradient_evaluations + spent
+    return dataclasses.replace(found, outcome=outcome, message=message, gradient_evaluations=total)
+
+
+def _reached(certificate: Certificate, request: Request) -> tuple[Outcome, str]:
+    level = certificate.confidence
+    words = f"at most {at_most(certificate.gap)} <= tol = {request.tol:g} nats"  # pyright: ignore[reportArgumentType]
+    words += "" if level is None else f", confidence {level:g}"
+    if certificate.status == "proven":
+        return Outcome.TOLERANCE, f"the gap is proven to be {words}"
+    best = min((b for b in certificate.bounds if b.status == "conditional"), key=lambda bound: bound.value)
+    return Outcome.CONDITIONAL, f"the gap is {words}, if what it assumes holds: {best.detail}"
+
+
+class StationarityRule:
+    r"""A heuristic stop where nothing can be proven: does q still move?
+
+    q is looked at after 40 steps, 60, 90, 135, ... (each half as many again); it looks stationary when it has moved by
+    at most half of `tol` since each of the last two looks, $KL(q_{then} \| q_{now}) \le tol/2$. A method that
+    converges moves less and less in each of these growing spans, so that what is left is of the order of the last
+    span's; one that wanders in its noise moves as far in each. It proves nothing: a method that is stuck does
+    not move either.
+
+    It takes the place of split R-hat over the iterates and the precision of their average (Dhaka et al. 2020), which
+    asks for fifty times the gradients here: it was made for steps of constant size, and those of the natural gradient
+    shrink with the noise, so that consecutive iterates hardly differ.
+    """
+
+    _FIRST, _GROWTH, _NEEDED = 40, 1.5, 2
+
+    def __init__(self) -> None:
+        self.calls, self.next_look = 0, self._FIRST
+        self.seen: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def stationary(self, loc: Any, factor: Any, tol: float) -> bool:
+        """Whether q = N(loc, factor factor') is within tol/2 nats of where it was at both of the last two looks."""
+        self.calls += 1
+        if self.calls < self.next_look:
+            return False
+        self.next_look = int(self._GROWTH * self.calls)
+        now = np.asarray(loc, np.float64), np.asarray(factor, np.float64)
+        near = len(self.seen) == self._NEEDED and all(gaussian_kl(*then, *now) <= tol / 2 for then in self.seen)
+        self.seen = [*self.seen[1 - self._NEEDED :], now]
+        return near
+
+
+def gaussian_kl(loc: np.ndarray, factor: np.ndarray, other_loc: np.ndarray, other_factor: np.ndarray) -> float:
+    """KL(N(loc, factor factor') || N(other_loc, other_factor other_factor')); infinite where it is not a number."""
+    ratio = solve(other_factor, np.column_stack([factor, loc - other_loc]))
+    _, log_determinant = np.linalg.slogdet(ratio[:, :-1])
+    value = 0.5 * float(np.sum(ratio**2)) - 0.5 * len(loc) - float(log_determinant)
+    return value if np.isfinite(value) else np.inf

@@ -1,0 +1,1 @@
+"""Data that the lab makes or prepares, beside what `provi.data` loads."""

@@ -1,0 +1,28 @@
+"""The papers' figures and theorems as experiments: one folder a paper, each experiment by the name of its command."""
+
+import importlib
+from pathlib import Path
+
+from provi_lab.common.report import Report
+
+EXPERIMENTS = {
+    "ctm-figure3": "topics.figure3:run",
+    "front-ends": "front_ends.figure:run",
+    "misso-figure1": "misso.figure1:run",
+    "misso-figure2a": "misso.figure2a:run",
+    "misso-figure2b": "misso.figure2b:run",
+    "mpsgd-figure1": "mpsgd.figures:figure1",
+    "mpsgd-figure2": "mpsgd.figures:figure2",
+    "mpsgd-figure3": "mpsgd.figures:figure3",
+    "pgsvi-figure1": "pgsvi.figure1:run",
+    "pgsvi-figure2": "pgsvi.figure2:run",
+    "prox-proj-rates": "prox_proj.rates_figure:run",
+    "stl-gaussian": "prox_proj.sticking:run",
+}
+"""The command's table of names: where each experiment is. It is imported when it is run, and not before."""
+
+
+def reproduce(name: str, output: Path, quick: bool = False, seed: int = 0) -> Report:
+    """Run an experiment of `EXPERIMENTS`, with its table, picture and page in the folder `output`."""
+    module, _, function = EXPERIMENTS[name].partition(":")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), function)(output, quick=quick, seed=seed)

@@ -1,0 +1,1 @@
+"""The three front-ends beside one another and beside NUTS."""

@@ -1,0 +1,1 @@
+"""Paper 004, MPSGD: Figures 1 to 3."""

@@ -1,0 +1,1 @@
+"""Paper 002, the correlated topic model: Figure 3."""
