@@ -8,8 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from provi.algorithms import MISSO, BlockRule, adagrad, adam, bayes_by_backprop, momentum
-from provi.algorithms.incremental.elbo_surrogate import elbo_surrogate
+from provi.algorithms import MISSO, BlockRule, adagrad, adam, bayes_by_backprop, elbo_surrogate, momentum
 from provi.algorithms.incremental.incremental import latest_elbo
 from provi.algorithms.incremental.quadratic_surrogate import QuadraticSurrogate
 from provi.families import Gaussian

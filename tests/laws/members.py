@@ -171,9 +171,11 @@ def hierarchical(prior: float, group: float) -> Callable[[Any, float], Any]:
     return make
 
 
+NET = eqx.nn.MLP(3, 2, 4, 1, activation=jnp.tanh, key=jax.random.key(0))
+
+
 def network(dtype: Any, number: float) -> Any:
-    net = eqx.nn.MLP(3, 2, 4, 1, activation=jnp.tanh, key=jax.random.key(0))
-    return targets.BayesianNetwork(net, number * X, LABELS, prior_sd=number, dtype=dtype)
+    return targets.BayesianNetwork(NET, number * X, LABELS, prior_sd=number, dtype=dtype)
 
 
 def whitened(kind: Any) -> Callable[[Any, float], Any]:

@@ -61,7 +61,7 @@ def runs(name: str) -> Runs:
     first, second = ((row.make(s), row.problem(np.float64, s)) for s in (1.0, 2.0))
     nothing = (first[0], spoiled(first[1]))
     with compilations() as compiled:
-        whole = go(*first)
+        whole = go(*first, budget=Budget(gradients=10**5))
     with compilations() as recompiled:
         again, other = go(*first), go(*second)
         other_seed = go(*first, seed=2, budget=Budget(gradients=10**6))
