@@ -58,7 +58,6 @@ VALUE_ERROR, SIGMOID_ERROR, DENSITY_ERROR = 2e-8, 5e-9, 1e-8
 
 _ROOT_TWO, _ROOT_TWO_PI = float(np.sqrt(2)), float(np.sqrt(2 * np.pi))
 
-
 SMALL_VARIANCE = 0.3
 """Up to this variance the Gauss-Hermite rule is used: its error there is 1e-9 in the fourth derivative."""
 
