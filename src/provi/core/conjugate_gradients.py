@@ -13,7 +13,6 @@ from provi.core.types import Count, RandomKey, Scalar, Vector
 Columns = Float[Array, "dim columns"]
 """Vectors side by side, one a column."""
 
-
 _PROBES = 32
 
 

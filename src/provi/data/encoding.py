@@ -17,7 +17,6 @@ from provi.data.tables import Column, Columns, as_number, is_missing, is_numeric
 _FEW_LEVELS = 10
 """A text column with more levels than this, and than half of its rows, is taken for names or dates."""
 
-
 _LISTED = 6
 
 

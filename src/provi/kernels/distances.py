@@ -24,7 +24,6 @@ Points = Float[Array, "_ columns"]
 Gram = Float[Array, "rows cols"]
 """Covariances between two tables of points."""
 
-
 _COLUMNS_AT_ONCE = 16
 
 

@@ -27,7 +27,6 @@ from provi.targets.priors import GaussianPrior, gaussian_prior
 _CANDIDATES_PER_POINT, _FEWEST_CANDIDATES = 8, 2000
 """Among how many inputs, drawn without replacement, the inducing points are chosen."""
 
-
 _SHARE_OF_MEMORY = 0.4
 """Of the memory, for the table of features: a certificate holds it twice for a moment."""
 

@@ -42,7 +42,6 @@ from provi.targets.likelihoods import UserLikelihood
 
 _MOST_INNER_STEPS, _SMALLEST_STEP = 200, 1e-10
 
-
 _RESTART_SPREAD = 2.0
 _PENALTY = 1e3
 

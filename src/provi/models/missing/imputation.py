@@ -38,7 +38,6 @@ from provi.models.missing.likelihood import conditional_log_likelihoods
 _NUMBERS_AT_ONCE = 2**22
 """Rows are taken in blocks with at most this many numbers in an array."""
 
-
 _SMALLEST = 64
 """Rows are filled up to multiples of this, so that tables of similar size share one compiled program."""
 

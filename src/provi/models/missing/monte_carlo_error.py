@@ -44,7 +44,6 @@ _MOST_DENSE = 1500
 _BLOCK_ENTRIES = 2**20
 """Rows are taken in blocks whose p-by-p matrices have this many entries: 8 MB each."""
 
-
 _FEWEST_DRAWS = 16
 _LARGEST_GROWTH = 4
 _LONGEST_WAIT = 4

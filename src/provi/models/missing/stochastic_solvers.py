@@ -65,6 +65,9 @@ class StochasticOptions:
     record: Callable[[int, Parameters], None] | None = None
 
 
+_DEFAULTS = StochasticOptions()
+
+
 @dataclasses.dataclass(frozen=True)
 class StochasticSolution:
     """Where a stochastic solver ended.
@@ -90,7 +93,7 @@ class StochasticSolution:
 def solve_misso(
     rows: Rows,
     start: Parameters,
-    options: StochasticOptions | None = None,
+    options: StochasticOptions = _DEFAULTS,
     *,
     share: float = 0.1,
     batch: int | None = None,
@@ -103,7 +106,6 @@ def solve_misso(
     - `share` of the rows in a step, or, if given, `batch`, their number (1: the paper's MISSO).
     - `order`: "permutation", a fresh random order each pass, or "uniform", with replacement as in the paper.
     """
-    options = StochasticOptions() if options is None else options
     terms = _make_surrogate(rows, options)
     n = terms.num_terms
     if batch is None and not 0 < share <= 1:
@@ -119,19 +121,17 @@ def solve_misso(
 
 
 @double_precision
-def solve_mcem(rows: Rows, start: Parameters, options: StochasticOptions | None = None) -> StochasticSolution:
+def solve_mcem(rows: Rows, start: Parameters, options: StochasticOptions = _DEFAULTS) -> StochasticSolution:
     """Monte-Carlo EM: all rows are drawn anew before each minimisation."""
-    options = StochasticOptions() if options is None else options
     return _run(_make_surrogate(rows, options), start, options)
 
 
 @double_precision
 def solve_saem(
-    rows: Rows, start: Parameters, options: StochasticOptions | None = None, *, burn_in: int = 0
+    rows: Rows, start: Parameters, options: StochasticOptions = _DEFAULTS, *, burn_in: int = 0
 ) -> StochasticSolution:
     """Stochastic approximation EM: the mean statistics are averaged over the passes, with steps 1 for `burn_in` passes
     and 1/k for the k-th after them. `burn_in=0` is the paper's."""
-    options = StochasticOptions() if options is None else options
     check_count("burn_in", burn_in, minimum=0)
 
     def gain(k: int) -> float:

@@ -32,7 +32,6 @@ from provi.models.topics.model import TopicPrior
 
 _SMALLEST_VARIANCE = 1e-2
 
-
 _MOST_DOCUMENTS, _ROUNDS, _CORPUS_SHARE, _NOISE_SHAPE = 4000, 10, 0.1, 100.0
 
 

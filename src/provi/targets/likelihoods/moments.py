@@ -30,7 +30,6 @@ _RANGE, _NUM_NODES, _STRIDE = 12.0, 481, 4
 LARGEST_DEVIATION = 1000.0
 """In widths of the link's bend: the largest spread for which the quadrature of the likelihoods states an error."""
 
-
 REACH = 12.0
 """Standard deviations on both sides of the mean that the rule covers."""
 
