@@ -4,6 +4,8 @@ The objective is $n^{-1}\sum_iL_i(\theta)$, a term being a block of data, say. V
 $$g_k = \frac1{|B_k|}\sum_{i\in B_k}\nabla L_i(\theta_k),\qquad \theta_{k+1} = \theta_k-\gamma_k\,\mathrm{rule}(g_k),$$
 with a mean over $M_k$ draws for each gradient that is an expectation. Blocks, keys and draws are those of `MISSO` with
 the same seed and settings, so that methods are compared on the same randomness.
+
+Gradient methods over blocks of data with any optax rule: Bayes by Backprop, momentum, Adam, Adagrad.
 """
 
 import dataclasses
@@ -172,9 +174,6 @@ def as_number(value: Any) -> Any:
 def as_rate(value: Any) -> Any:
     """A positive number, or a schedule: a function of the pass."""
     return value if callable(value) else ConstantStep(as_number(value))
-
-
-# Gradient methods over blocks of data with any optax rule: Bayes by Backprop, momentum, Adam, Adagrad.
 
 
 # Rules are compared by identity: made once, so that two of the same kind share one compiled loop.

@@ -4,6 +4,8 @@ $$\hat L_i^{k+1} = \hat L_i(\cdot\,;\theta_k)\ (i \in B_k), \quad \hat L_i^{k+1}
   \theta_{k+1} = \arg\min_{\theta\in\Theta} \frac1n\sum_{i=1}^n\hat L_i^{k+1}(\theta).$$
 
 The mean changes by what the batch changes, so a visit costs the same whatever n is.
+
+The state of MISO and MISSO, the arguments they have in common, and what a visit reports.
 """
 
 import dataclasses
@@ -37,9 +39,6 @@ from provi.core.arguments import check_count
 from provi.core.tree import all_finite, select
 from provi.core.types import Count, Flag, Indices, RandomKey, Scalar
 from provi.schedules.sampling import AbstractSampling, ReshuffledSampling
-
-# The state of MISO and MISSO, the arguments they have in common, and what a visit reports.
-
 
 _NEVER = 2**30
 

@@ -1,4 +1,7 @@
-"""MISSO (paper 001, algorithm 2): minimisation by incremental stochastic surrogates."""
+"""MISSO (paper 001, algorithm 2): minimisation by incremental stochastic surrogates.
+
+MISO (Mairal 2015; paper 001, algorithm 1) is the same with exact expectations.
+"""
 
 from typing import Any
 
@@ -105,9 +108,6 @@ class MISSO(AbstractIncremental):
     def summarise(self, key, surrogate, parameters, rows, prepared, chains, num_draws):
         mean, _, chains = average_draws(surrogate, key, parameters, rows, prepared, chains, num_draws)
         return mean, chains
-
-
-# MISO (Mairal 2015; paper 001, algorithm 1): minimisation by incremental surrogates with exact expectations.
 
 
 class MISO(AbstractIncremental):

@@ -1,4 +1,7 @@
-"""The table of n surrogates' statistics and its running mean: made in blocks, read and written a batch at a time."""
+"""The table of n surrogates' statistics and its running mean: made in blocks, read and written a batch at a time.
+
+How much memory a table of surrogates will take, known and compared with what there is before anything is made.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -141,9 +144,6 @@ def _nearest(x: Array, dtype: Any) -> Array:
 def as_like(like: Any, new: Any) -> Any:
     """`new` in the floating types of `like`, which a loop's state must keep."""
     return jax.tree.map(lambda x, y: jnp.asarray(y, x.dtype), like, new)
-
-
-# How much memory a table of surrogates will take, known and compared with what there is before anything is made.
 
 
 _GIB = 2**30

@@ -17,6 +17,8 @@ ends within the step, so there is nothing to record, to resume or to budget.
 
 The fourth row is `towards`, natural parameters that move convexly. It is the step of every conditionally conjugate
 model as well, whose q is a product of families and whose point is the pytree of its natural parameters.
+
+A damped Newton method for the small smooth problem inside one proximal step.
 """
 
 from collections.abc import Callable
@@ -31,9 +33,6 @@ from provi.core.types import Count, Flag, Scalar, Vector
 from provi.families.base import AnyParameters
 from provi.families.exponential import Coordinates
 from provi.geometry.divergences import KL, AbstractDivergence, Euclidean, QuadraticSymmetricKL, ReverseKL
-
-# A damped Newton method for the small smooth problem inside one proximal step.
-
 
 _MAX_STEPS, _MAX_HALVINGS, _ARMIJO = 80, 50, 1e-4
 

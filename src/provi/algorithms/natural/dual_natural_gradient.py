@@ -9,6 +9,8 @@ $D = \mathrm{diag}(s_+)$: mirror descent in the mean parameters (m, V + mm'), th
 exact KL-proximal step in (m, V), the B-form. In natural parameters $x = (a + s\circ d, s)$ the A-form is the damped
 fixed-point iteration $x_+ = x + (1-r)(G(x) - x)$, $G = (\gamma\circ d - \alpha, \gamma)$, which Anderson's method
 accelerates (mixing of the last few steps, least squares in the metric of q's marginals).
+
+A Gaussian in dual form seen through its likelihood: moments, negative ELBO, divergences, gradient norms.
 """
 
 import dataclasses
@@ -33,8 +35,6 @@ from provi.algorithms.natural.trial import (
 from provi.core.types import Count, Scalar, Vector
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.site_solver import SiteFactor, factorise
-
-# A Gaussian in dual form seen through its likelihood: moments, negative ELBO, divergences, gradient norms.
 
 
 class SiteEvaluation(eqx.Module):

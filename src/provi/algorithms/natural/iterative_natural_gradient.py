@@ -14,6 +14,12 @@ $\Delta = s_+ - s$: a kind of trapezoid rule gives its change, with an error of 
 the divergence is of second order. log |B| is concave in s, so the change lies between $\Delta'v_+$ and
 $\Delta'v$; the estimate is kept there. The ELBO of a run is therefore approximate; `log_det` of the fit's last point is
 estimated anew, with a standard error (`estimated_elbo`).
+
+**The best mean** at given variances is found by Newton's method with inner conjugate gradients:
+$\Phi(a) = \sum_nE\ell_n(\mu_n + (Ka)_n; v_n) + \tfrac12a'Ka$ is convex for a log-concave likelihood. Its gradient is
+$Kc$, $c = a + \alpha$, Newton's direction $-(I + \Gamma K)^{-1}c$, $\Gamma = \mathrm{diag}(\gamma)$: a few dozen
+products with K in all, next to the N of them, or more, that variances cost. It is a part of one step, with a line
+search of its own, and so not a run of `runtime`.
 """
 
 import dataclasses
@@ -40,14 +46,6 @@ from provi.core.tree import select
 from provi.core.types import Count, Scalar, Vector
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.site_solver import SiteSolver, SiteVariances, site_solver, target_jitter
-
-# The best mean of a Gaussian in dual form at given variances: Newton's method with inner conjugate gradients.
-#
-# $\Phi(a) = \sum_nE\ell_n(\mu_n + (Ka)_n; v_n) + \tfrac12a'Ka$ is convex for a log-concave likelihood. Its gradient is
-# $Kc$, $c = a + \alpha$, Newton's direction $-(I + \Gamma K)^{-1}c$, $\Gamma = \mathrm{diag}(\gamma)$: a few dozen
-# products with K in all, next to the N of them, or more, that variances cost. It is a part of one step, with a line
-# search of its own, and so not a run of `runtime`.
-
 
 _MOST_STEPS, _HALVINGS, _DESCENT = 50, 40, 1e-4
 

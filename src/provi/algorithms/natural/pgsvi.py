@@ -9,6 +9,18 @@ $$V_+^{-1} = rV^{-1} + (1-r)(K^{-1} + \mathrm{diag}\,\hat\gamma), \qquad
 $A = V_+^{-1}$ is mirror descent in the mean parameters (m, V + mm'), the natural or A-form;
 $A = (1-r)K^{-1} + rV^{-1}$ the exact KL-proximal step in (m, V), the B-form, which the papers' propositions analyse and
 which is far worse from a wide prior. `pgsvi_spaces` has both in N-space and in D-space.
+
+E t, E t' and E t'' of a data term by Monte Carlo, t = -log p(y | eta), eta = mean + sd e, e ~ N(0, 1): three ways.
+
+| estimator | E t' | E t'' | |
+| --- | --- | --- | --- |
+| score | $E[te]/\sigma$ | $E[t(e^2 - 1)]/\sigma^2$ | papers 000 and 002: values of t only; the noisiest |
+| price | $E t'$ | $E t''$ | Bonnet and Price; bad where t' bends over much less than $\sigma$ |
+| reparameterised | $E t'$ | $E[t'e]/\sigma$ | in between |
+
+All are unbiased. Those of E t'' but price's may be negative for a convex t.
+
+The batches of mini-batch PG-SVI: which data, their moments, and the sums that a step needs.
 """
 
 import dataclasses
@@ -36,17 +48,6 @@ from provi.targets.gaussian_process import GaussianProcess
 from provi.targets.likelihoods.base import AbstractLikelihood
 from provi.targets.likelihoods.moments import LinkMoments
 from provi.targets.linear_model import AbstractLinearModel
-
-# E t, E t' and E t'' of a data term by Monte Carlo, t = -log p(y | eta), eta = mean + sd e, e ~ N(0, 1): three ways.
-#
-# | estimator | E t' | E t'' | |
-# | --- | --- | --- | --- |
-# | score | $E[te]/\sigma$ | $E[t(e^2 - 1)]/\sigma^2$ | papers 000 and 002: values of t only; the noisiest |
-# | price | $E t'$ | $E t''$ | Bonnet and Price; bad where t' bends over much less than $\sigma$ |
-# | reparameterised | $E t'$ | $E[t'e]/\sigma$ | in between |
-#
-# All are unbiased. Those of E t'' but price's may be negative for a convex t.
-
 
 ESTIMATORS = ("score", "price", "reparameterised")
 
@@ -84,9 +85,6 @@ def drawn_moments(
         return LinkMoments(average(values), average(slopes), average(slopes, noise) / safe)
     slopes, bends = jax.jvp(slope, (flat,), (jnp.ones_like(flat),))
     return LinkMoments(average(values), average(slopes), average(bends))
-
-
-# The batches of mini-batch PG-SVI: which data, their moments, and the sums that a step needs.
 
 
 SAMPLINGS = {"reshuffled": ReshuffledSampling, "uniform": UniformSampling}

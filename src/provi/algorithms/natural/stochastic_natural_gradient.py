@@ -1,4 +1,7 @@
-"""Stochastic natural gradient for Gaussians with full covariance: the fast method for any log density."""
+"""Stochastic natural gradient for Gaussians with full covariance: the fast method for any log density.
+
+`SignalFilter` says how much of a gradient is signal: the step size that gives every draw so far the same weight.
+"""
 
 import dataclasses
 from typing import Any
@@ -20,9 +23,6 @@ from provi.families.bases import Normal
 from provi.families.location_scale import Point
 from provi.families.scales import Symmetric, Triangular
 from provi.schedules.batch_sizes import AbstractBatchSize, PolynomialBatch, as_batch_size
-
-# How much of a stochastic gradient is signal: the step size that gives every draw so far the same weight.
-
 
 LARGEST_CORRECTION = 0.3
 """Largest weight of one measurement against the prediction."""

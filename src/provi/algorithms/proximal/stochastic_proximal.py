@@ -2,6 +2,8 @@ r"""The one step that Prox-SGD, Proj-SGD and MPSGD share.
 
 w_{t+1} = argmin_w <g_t, w> + h(w) + |w - w_t|^2_{Lambda^-1} / (2 gamma_t), where h is the part treated exactly:
 the negative entropy (its proximal operator) or the indicator of W_M (the projection).
+
+What the projected methods share: their checks and the projection of a point on W_M.
 """
 
 from abc import abstractmethod
@@ -113,9 +115,6 @@ class AbstractStochasticProximal(AbstractAlgorithm):
 
     def output(self, state):
         return self.averaging.value(state.average, state.point)
-
-
-# What the projected methods share: their checks and the projection of a point on W_M.
 
 
 def optional_positive(name: str) -> Callable[[Any], Any]:

@@ -1,4 +1,7 @@
-"""From a target, a family and a start to the plain numbers that the theorems of `provi.theory` take."""
+"""From a target, a family and a start to the plain numbers that the theorems of `provi.theory` take.
+
+What the plans of all theorems share: exactly one goal, and the number of steps it allows.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -160,9 +163,6 @@ def check_start_nondegenerate(inputs: TheoremInputs) -> None:
             f"start has a scale with singular value {smallest:.4g}, below 1/sqrt(smoothness) = {floor:.4g}, where the "
             f"theorem does not hold. Use family.point(loc, scale) with a larger scale."
         )
-
-
-# What the plans of all theorems share: exactly one goal, and the number of steps it allows.
 
 
 def check_goal(budget: int | None, accuracy: float | None, num_draws: int = 1) -> None:

@@ -4,6 +4,8 @@ $q_\lambda(x) = b(x)\exp(\lambda'T(x) - A(\lambda))$, with the natural parameter
 $\mu = E T(x) = \nabla A(\lambda)$ and the Fisher matrix $\nabla^2A(\lambda)$, all minimal: $\lambda$ and $\mu$
 determine each other. The layout of $\lambda$ is in the docstring of each family. $b = 1$ except where
 a family says otherwise.
+
+The coordinates in which an iteration sees a family.
 """
 
 from abc import abstractmethod
@@ -108,9 +110,6 @@ def as_floating(x: Any) -> Any:
 def all_finite(vector: Vector) -> Flag:
     """Whether no entry is NaN or infinite."""
     return jnp.all(jnp.isfinite(vector))
-
-
-# The coordinates in which an iteration sees a family.
 
 
 COORDINATES = ("natural", "mean", "moments")

@@ -1,4 +1,8 @@
-"""The Gaussian with a full covariance matrix."""
+r"""The Gaussian with a full covariance matrix.
+
+Symmetric matrices are vectors that keep the inner product (`pack`): the lower triangle with the entries below the diagonal times $\sqrt2$: $\langle pack\,A, pack\,B\rangle = tr(AB)$, so
+that lengths are Frobenius norms, gradients pack like matrices, and no entry is stored twice.
+"""
 
 from typing import TypeAlias
 
@@ -11,12 +15,6 @@ from jaxtyping import Array, Float
 
 from provi.core.types import Matrix
 from provi.families.exponential.base import AbstractExponentialFamily, all_finite
-
-# Symmetric matrices as vectors that keep the inner product.
-#
-# The lower triangle with the entries below the diagonal times $\sqrt2$: $\langle pack\,A, pack\,B\rangle = tr(AB)$, so
-# that lengths are Frobenius norms, gradients pack like matrices, and no entry is stored twice.
-
 
 Packed: TypeAlias = Float[Array, " packed"]
 

@@ -1,4 +1,10 @@
-"""The gamma distribution."""
+r"""The gamma distribution.
+
+The log-gamma function and its derivatives, differentiable to any order, by recurrence and asymptotic series.
+
+$\psi^{(k)}$ is moved from x to $y = x + 12$, where eight terms of its asymptotic series leave less than 1e-16 of the
+leading term. JAX's own (through the Hurwitz zeta function) are as accurate, but take seconds to compile.
+"""
 
 import math
 from functools import partial
@@ -10,12 +16,6 @@ import numpy as np
 
 from provi.core.types import Scalar
 from provi.families.exponential.base import AbstractExponentialFamily, all_finite, as_floating
-
-# The log-gamma function and its derivatives, differentiable to any order, by recurrence and asymptotic series.
-#
-# $\psi^{(k)}$ is moved from x to $y = x + 12$, where eight terms of its asymptotic series leave less than 1e-16 of the
-# leading term. JAX's own (through the Hurwitz zeta function) are as accurate, but take seconds to compile.
-
 
 _SHIFT = 12
 _BERNOULLI_NUMBERS = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)

@@ -3,6 +3,8 @@ r"""Expectations and divergences of the conjugate priors: Dirichlet, Wishart, No
 A Wishart distribution of a precision $\Lambda$ is held by its degrees of freedom $\nu$ and its *inverse* scale $A$,
 with density $\propto|\Lambda|^{(\nu-d-1)/2}e^{-\mathrm{tr}(A\Lambda)/2}$, so $E\Lambda = \nu A^{-1}$. With d = 1 it is
 the Gamma distribution with shape $\nu/2$ and rate $A/2$. Data enter $\nu$ and A by addition.
+
+The options of the conjugate models that say how they are fitted.
 """
 
 import math
@@ -68,9 +70,6 @@ def mean_given_precision_kl(mean_precision: Array, prior_mean_precision: Array, 
     """
     ratio = prior_mean_precision / mean_precision
     return (dim * (ratio - 1 - jnp.log(ratio)) + prior_mean_precision * square) / 2
-
-
-# The options of the conjugate models that say how they are fitted.
 
 
 def forgetting_option(model: Any) -> tuple[float, float] | None:

@@ -1,4 +1,14 @@
-"""Latent Dirichlet allocation with the scikit-learn interface, fitted by natural-gradient steps."""
+r"""Latent Dirichlet allocation with the scikit-learn interface, fitted by natural-gradient steps.
+
+As a conditionally conjugate model: topics $\beta_k\sim Dir(\eta)$ over words; for each document $\theta\sim Dir(\alpha)$ over topics; each word has a topic
+$z\sim\theta$ and is drawn from $\beta_z$. $q(\beta_k) = Dir(\lambda_k)$, $q(\theta) = Dir(\gamma)$, $q(z) = \phi$. With
+$\phi_{wk}\propto e^{E\log\theta_k + E\log\beta_{kw}}$ put in, a document needs only $\gamma$, which solves
+
+$$\gamma_k = \alpha + \sum_wc_w\phi_{wk} = \alpha + e_k\Big(\frac{c}{Be}\,B\Big)_k,\qquad
+e = e^{E\log\theta},\; B_{wk} = e^{E\log\beta_{kw}}:$$
+
+two products of a (words, topics) matrix with a vector for each iteration, and $\phi$ is never formed.
+"""
 
 from typing import Any, NamedTuple
 
@@ -22,19 +32,6 @@ from provi.core.arguments import check_count, check_positive, double_precision
 from provi.models.conjugate.ascent import coordinate_ascent, stochastic_ascent
 from provi.models.conjugate.expectations import dirichlet_expected_log, dirichlet_kl, forgetting_option
 from provi.models.topics.corpus import CHUNK, Documents, bucket_documents
-
-# Latent Dirichlet allocation as a conditionally conjugate model.
-#
-# Topics $\beta_k\sim Dir(\eta)$ over words; for each document $\theta\sim Dir(\alpha)$ over topics; each word has a
-# topic
-# $z\sim\theta$ and is drawn from $\beta_z$. $q(\beta_k) = Dir(\lambda_k)$, $q(\theta) = Dir(\gamma)$, $q(z) = \phi$.
-# With
-# $\phi_{wk}\propto e^{E\log\theta_k + E\log\beta_{kw}}$ put in, a document needs only $\gamma$, which solves
-#
-# $$\gamma_k = \alpha + \sum_wc_w\phi_{wk} = \alpha + e_k\Big(\frac{c}{Be}\,B\Big)_k,\qquad
-# e = e^{E\log\theta},\; B_{wk} = e^{E\log\beta_{kw}}:$$
-#
-# two products of a (words, topics) matrix with a vector for each iteration, and $\phi$ is never formed.
 
 
 class ChunkAnswer(NamedTuple):
