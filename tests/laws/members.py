@@ -22,23 +22,34 @@ from provi.algorithms import (
     PGSVI,
     SAG,
     DualNaturalGradient,
+    KLToPrior,
     NaturalGradient,
     Optax,
     PacedMISSO,
     ProjSGD,
+    ProximalGradient,
     ProxSGD,
     QuadraticSurrogate,
     SiteTable,
+    Split,
     StochasticNaturalGradient,
     adagrad,
     adam,
     bayes_by_backprop,
     momentum,
 )
+from provi.algorithms.mirror.conjugate_svi import (
+    AbstractConjugateModel,
+    ConjugateSplit,
+    LocalAnswer,
+    StochasticMirrorDescent,
+    Visits,
+)
 from provi.algorithms.natural.iterative_natural_gradient import IterativeNaturalGradient
 from provi.families import exponential
 from provi.families.base import AnyParameters
 from provi.geometry import BlockPreconditioner
+from provi.geometry.divergences import KL
 from provi.targets import likelihoods
 from support.blocks import START, least_squares, noisy_least_squares
 from support.blocks import X as ROWS
@@ -405,7 +416,58 @@ INCREMENTAL = {
     "bayes by backprop": Algorithm(lambda s: bayes_by_backprop(0.05 * s, sampling=2, num_draws=round(2 * s)), terms()),
 }
 
-ALGORITHMS = PROXIMAL | NATURAL | INCREMENTAL
+
+class Bowl(eqx.Module):
+    """(m - centre)^2 + v."""
+
+    centre: jax.Array
+
+    def __call__(self, w):
+        return (w[0] - self.centre) ** 2 + w[1]
+
+
+def split(dtype: Any, number: float) -> Problem:
+    prior = jnp.asarray(np.array([0.0, -0.5 * number]), dtype)
+    target = Split(Bowl(jnp.asarray(number, dtype)), penalty=KLToPrior(prior))
+    coordinates = exponential.Coordinates(exponential.DiagonalGaussian(1), "moments")
+    return Problem(target, coordinates, jnp.asarray(number * np.array([2.0, 3.0]), dtype))
+
+
+class Categories(AbstractConjugateModel):
+    """Counts with a Dirichlet prior and no local factors."""
+
+    prior: jax.Array
+
+    def local_step(self, natural, rows):
+        expected = exponential.Dirichlet(3).mean_from_natural(natural)
+        return LocalAnswer(jnp.sum(rows, axis=0), jnp.sum(rows @ expected))
+
+    def divergence(self, natural):
+        return exponential.Dirichlet(3).kl(natural, self.prior)
+
+
+def conjugate(dtype: Any, number: float) -> Problem:
+    def array(values):
+        return jnp.asarray(number * np.asarray(values), dtype)
+
+    rows = array(np.eye(3)[[0, 0, 1, 2, 2, 2, 1, 0]])
+    batches = jnp.asarray(np.arange(8, dtype=np.int32).reshape(2, 4))
+    visits = Visits((batches,), (jnp.asarray(2.0, dtype),), jnp.asarray([0.3, 0.2], dtype))
+    target = ConjugateSplit(Categories(array([0.5, 1.0, 2.0])), (rows,), visits)
+    return Problem(target, AnyParameters(), array([3.0, 1.5, 0.7]))
+
+
+MIRROR = {
+    "proximal gradient": Algorithm(lambda s: ProximalGradient(KL(), 0.3 * s), split, stochastic=False),
+    # Its batches are drawn by the host, and part of the target.
+    "stochastic mirror descent": Algorithm(
+        lambda s: StochasticMirrorDescent(tolerance=jnp.asarray(1e-3 * s), automatic=jnp.asarray(True)),
+        conjugate,
+        stochastic=False,
+    ),
+}
+
+ALGORITHMS = PROXIMAL | NATURAL | INCREMENTAL | MIRROR
 
 
 # The parts of algorithms: a function of a number.
