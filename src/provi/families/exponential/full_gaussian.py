@@ -1,7 +1,8 @@
 r"""The Gaussian with a full covariance matrix.
 
-Symmetric matrices are vectors that keep the inner product (`pack`): the lower triangle with the entries below the diagonal times $\sqrt2$: $\langle pack\,A, pack\,B\rangle = tr(AB)$, so
-that lengths are Frobenius norms, gradients pack like matrices, and no entry is stored twice.
+Symmetric matrices are vectors that keep the inner product (`pack`): the lower triangle with the entries below the
+diagonal times $\sqrt2$: $\langle pack\,A, pack\,B\rangle = tr(AB)$, so that lengths are Frobenius norms, gradients pack
+like matrices, and no entry is stored twice.
 """
 
 from typing import TypeAlias

@@ -1,8 +1,9 @@
 r"""Latent Dirichlet allocation with the scikit-learn interface, fitted by natural-gradient steps.
 
-As a conditionally conjugate model: topics $\beta_k\sim Dir(\eta)$ over words; for each document $\theta\sim Dir(\alpha)$ over topics; each word has a topic
-$z\sim\theta$ and is drawn from $\beta_z$. $q(\beta_k) = Dir(\lambda_k)$, $q(\theta) = Dir(\gamma)$, $q(z) = \phi$. With
-$\phi_{wk}\propto e^{E\log\theta_k + E\log\beta_{kw}}$ put in, a document needs only $\gamma$, which solves
+As a conditionally conjugate model: topics $\beta_k\sim Dir(\eta)$ over words; for each document $\theta\sim
+Dir(\alpha)$ over topics; each word has a topic $z\sim\theta$ and is drawn from $\beta_z$. $q(\beta_k) =
+Dir(\lambda_k)$, $q(\theta) = Dir(\gamma)$, $q(z) = \phi$. With $\phi_{wk}\propto e^{E\log\theta_k + E\log\beta_{kw}}$
+put in, a document needs only $\gamma$, which solves
 
 $$\gamma_k = \alpha + \sum_wc_w\phi_{wk} = \alpha + e_k\Big(\frac{c}{Be}\,B\Big)_k,\qquad
 e = e^{E\log\theta},\; B_{wk} = e^{E\log\beta_{kw}}:$$
