@@ -8,6 +8,7 @@ import argparse
 import ast
 import dataclasses
 import html
+import json
 import statistics
 import subprocess
 import sys
@@ -77,8 +78,6 @@ def modules(package: Path) -> dict[str, int]:
 
 def walk_of_a_fit() -> Walk:
     """Profiled in a process of its own, so that nothing is compiled already."""
-    import json
-
     root = str(SOURCE / "provi") + "/"
     done = subprocess.run(
         [sys.executable, "-c", f"ROOT = {root!r}\n{_WALK}"], capture_output=True, text=True, check=True
@@ -112,6 +111,8 @@ def rooms_imported(package: Path) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for file in package.rglob("*.py"):
         room = file.relative_to(package).parts[0].removesuffix(".py")
+        if room == "__init__":  # the package's own file stands above all rooms
+            continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             name = node.module if isinstance(node, ast.ImportFrom) else None
             if name is not None and name.startswith("provi.") and name.split(".")[1] != room:
@@ -181,9 +182,8 @@ def room_sizes(package: Path) -> dict[str, int]:
     return sizes
 
 
-def drawings(root: Path) -> dict[str, str]:
+def drawings(root: Path, walk: Walk) -> dict[str, str]:
     """The two files of `docs/developer` that are drawn from the code."""
-    walk = walk_of_a_fit()
     picture = draw_map(layers(root / "pyproject.toml"), walk, room_sizes(SOURCE / "provi"))
     return {"map.svg": picture, "walk.md": describe_walk(walk)}
 
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="FOLDER", help="draw map.svg and walk.md into this folder")
     folder = parser.parse_args().write
     if folder is not None:
-        for name, text in drawings(SOURCE.parent).items():
+        for name, text in drawings(SOURCE.parent, walk_of_a_fit()).items():
             (folder / name).write_text(text, encoding="utf-8")
             print(folder / name)
         return

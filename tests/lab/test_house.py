@@ -1,0 +1,42 @@
+"""The house stays small, and its map on the page is the one drawn from the code."""
+
+from pathlib import Path
+
+import pytest
+
+from provi_lab import house
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def walk():
+    return house.walk_of_a_fit()
+
+
+def test_the_library_has_at_most_300_modules_of_at_most_450_lines():
+    sizes = house.modules(ROOT / "src" / "provi")
+    assert 200 < len(sizes) <= 300
+    assert max(sizes.values()) <= house.LARGE, max(sizes, key=sizes.__getitem__)
+
+
+def test_a_default_fit_walks_through_at_most_25_files(walk):
+    assert walk.visits[1][:2] == ("fit.py", "fit")
+    assert 10 < len(walk.visits) <= 25 and walk.deepest <= 26
+
+
+def test_every_room_is_on_the_map_and_imports_go_down():
+    rows = house.layers(ROOT / "pyproject.toml")
+    place = {room: index for index, row in enumerate(rows) for room in row}
+    assert set(house.room_sizes(ROOT / "src" / "provi")) == set(place)
+    found = house.rooms_imported(ROOT / "src" / "provi")
+    assert "targets" in found["families"] and "structures" in found["fit"]
+    for room, others in found.items():
+        assert all(place[room] < place[other] for other in others), (room, others)
+
+
+@pytest.mark.parametrize("name", ["map.svg", "walk.md"])
+def test_the_drawings_are_those_of_the_code(walk, name):
+    drawn = house.drawings(ROOT, walk)[name]
+    kept = (ROOT / "docs" / "developer" / name).read_text(encoding="utf-8")
+    assert kept == drawn, "draw it again: python -m provi_lab.house --write docs/developer"
