@@ -13,7 +13,7 @@ import numpy as np
 from provi.models.missing.conditional import Parameters, Rows, make_rows
 from provi.models.missing.exact_solver import initial_parameters, solve_exact
 from provi.models.missing.likelihood import log_likelihood
-from provi.models.missing.stochastic_solvers import solve_mcem, solve_misso, solve_saem
+from provi.models.missing.stochastic_solvers import StochasticOptions, solve_mcem, solve_misso, solve_saem
 from provi.schedules import OffsetPolynomialBatch
 from provi_lab.common.curves import Curve
 from provi_lab.data.missing_tables import support2, synthetic_missing
@@ -125,17 +125,9 @@ def follow(problem: TableProblem, method: str, seed: int, passes: int) -> Curve:
         kept.append((done, parameters))
 
     draws = OffsetPolynomialBatch(DRAWS_OFFSET, DRAWS_EXPONENT)
-    solve(
-        problem.rows,
-        problem.start,
-        num_draws=draws,
-        controls=False,  # plain averages over the draws, as in the paper
-        tol=0.0,
-        max_passes=passes,
-        seed=seed,
-        record=record,
-        **arguments,
-    )
+    # Plain averages over the draws, as in the paper.
+    options = StochasticOptions(num_draws=draws, controls=False, tol=0.0, max_passes=passes, seed=seed, record=record)
+    solve(problem.rows, problem.start, options, **arguments)
     gaps = np.full(passes + 1, math.inf)
     coefficients = np.full((passes + 1, len(problem.start.coefficients)), math.nan)
     for done, parameters in kept:  # a run that broke off has no later entries

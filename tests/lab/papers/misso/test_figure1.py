@@ -82,8 +82,8 @@ def test_settled_means_from_then_on():
 
 
 def test_a_run_that_breaks_off_never_settles(task, monkeypatch):
-    def stops(rows, start, *, record, **arguments):
-        record(1, start)
+    def stops(rows, start, options):
+        options.record(1, start)
 
     monkeypatch.setitem(SOLVERS, MCEM, (stops, {}))
     curve = follow(task, MCEM, 0, 3)
