@@ -5,7 +5,7 @@
 Batches of 128 images, one sigma a weight, one draw of the weights a step, float32. *Plain* is Bayes by Backprop with
 Adam by optax, one compiled step with donated buffers called from a Python loop, convolutions once by XLA and once as
 matrix products; with *our network* it has the LeNet-5 of `provi.nets`, whose products are fewer and wider, so that
-what differs is the loop. *ProVI* is a call of `provi.runtime.minimise`: its records and set-up are counted, and
+what differs is the loop. *ProVI* is a call of `provi.runtime.minimise_sum`: its records and set-up are counted, and
 for PacedMISSO and MISSO the row of the table that a step writes. MISSO's first pass, in which it builds its table,
 is measured by a run of one step and taken off. Everything is compiled beforehand; the methods take turns, the least of
 each method's repetitions counts, and seconds are for an epoch of 430 steps. `--random` needs no data: the speed is the
@@ -124,7 +124,7 @@ def our_method(surrogate, algorithm, steps):
 
     def epoch():
         options = {"num_steps": steps, "num_records": RECORDS, "progress": False}
-        run = provi.runtime.minimise(surrogate, surrogate.start(START_SD), algorithm, seed=0, **options)
+        run = provi.runtime.minimise_sum(surrogate, surrogate.start(START_SD), algorithm, seed=0, **options)
         assert run.num_steps == steps, run.message
         return -float(run.history["elbo"][-1]) if len(run.history) else np.nan
 
