@@ -8,8 +8,7 @@ import pytest
 from provi.algorithms import MISO, MISSO, QuadraticSurrogate, Surrogate
 from provi.algorithms.incremental.surrogate_table import round_rows, table_bytes
 from provi.families.base import AnyParameters
-from provi.runtime import loop
-from provi.runtime import minimise as minimise_sum
+from provi.runtime import loop, minimise_sum
 from support.statistics import assert_mean
 
 TERMS, DIM = 30, 17

@@ -10,7 +10,7 @@ from provi.algorithms import MISO, MISSO, Surrogate
 from provi.algorithms.incremental.misso import average_draws
 from provi.algorithms.incremental.surrogate_table import last_occurrences
 from provi.families.base import AnyParameters
-from provi.runtime import minimise as minimise_sum
+from provi.runtime import minimise_sum
 from provi.schedules import PolynomialBatch, ReshuffledSampling, UniformSampling
 from support.statistics import assert_mean
 

@@ -79,7 +79,7 @@ def test_one_block_is_full_batch_gradient_descent():
     """With next to no noise the means follow gradient descent on the penalised loss, here by hand in float64."""
     target = classifier()
     surrogate = network_surrogate(target, block_size=50, rate=0.2)
-    run = provi.runtime.minimise(
+    run = provi.runtime.minimise_sum(
         surrogate, surrogate.start(1e-13), MISSO(1, num_draws=1), seed=0, num_steps=60, num_records=1
     )
     z = target.start
@@ -113,7 +113,7 @@ def test_recorded_elbo_is_near_the_truth_in_single_precision():
     """The mean surrogate itself is off by 10% of it at this rate: a difference of large numbers."""
     target = BayesianNetwork(NET, 30 * X, CLASSES)
     surrogate = network_surrogate(target, block_size=10, rate=1e-4)
-    run = provi.runtime.minimise(surrogate, surrogate.start(), MISSO(1, num_draws=8), seed=0, num_steps=10)
+    run = provi.runtime.minimise_sum(surrogate, surrogate.start(), MISSO(1, num_draws=8), seed=0, num_steps=10)
     truth = float(surrogate.negative_elbo(jax.random.key(5), run.point, 200)[0])
     recorded, error = -run.history["elbo"][-1], run.history["elbo_standard_error"][-1]
     assert abs(recorded - truth) < 0.01 * truth and error > 0

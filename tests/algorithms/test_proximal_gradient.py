@@ -10,8 +10,7 @@ from provi.algorithms import KLToPrior, ProximalGradient, Split
 from provi.families import Gaussian
 from provi.families.exponential import Coordinates, DiagonalGaussian, Gamma, UnitGaussian
 from provi.geometry.divergences import KL, Euclidean
-from provi.runtime import Budget, run
-from provi.runtime import minimise as minimise_split
+from provi.runtime import Budget, minimise_split, run
 from provi.runtime.record import Outcome
 from provi.targets import LogisticRegression
 

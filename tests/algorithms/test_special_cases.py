@@ -16,7 +16,7 @@ from provi.families.exponential import (
 )
 from provi.geometry import prox_negative_entropy
 from provi.geometry.divergences import KL, Euclidean, ReverseKL
-from provi.runtime import minimise as minimise_split
+from provi.runtime import minimise_split
 
 RNG = np.random.default_rng(0)
 DESIGN, RESPONSE = RNG.normal(size=(12, 3)), RNG.normal(size=12)

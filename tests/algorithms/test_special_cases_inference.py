@@ -17,7 +17,7 @@ from provi.families.exponential import (
     unpack,
 )
 from provi.geometry.divergences import KL, QuadraticSymmetricKL
-from provi.runtime import minimise as minimise_split
+from provi.runtime import minimise_split
 from provi.targets.likelihoods.bernoulli import SLOPES, WEIGHTS, softplus_moments
 
 STEPS = 6

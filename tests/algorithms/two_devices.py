@@ -15,8 +15,7 @@ from provi.algorithms.incremental.quadratic_surrogate import AbstractQuadratic, 
 from provi.algorithms.incremental.surrogate_table import table_bytes
 from provi.core.arguments import double_precision
 from provi.families.base import AnyParameters
-from provi.runtime import loop
-from provi.runtime import minimise as minimise_sum
+from provi.runtime import loop, minimise_sum
 from provi.schedules import UniformSampling
 from provi.targets import BayesianNetwork
 

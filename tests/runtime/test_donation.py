@@ -14,8 +14,7 @@ from provi.algorithms import MISO, QuadraticSurrogate, Surrogate
 from provi.algorithms.incremental import surrogate_table
 from provi.algorithms.incremental.surrogate_table import table_bytes
 from provi.families.base import AnyParameters
-from provi.runtime import loop
-from provi.runtime import minimise as minimise_sum
+from provi.runtime import loop, minimise_sum
 from provi.runtime.loop import interrupts_wait, is_lost, split
 from provi.runtime.record import Outcome
 

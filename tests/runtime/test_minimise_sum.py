@@ -10,8 +10,7 @@ import pytest
 from provi import Budget
 from provi.algorithms import MISO, MISSO, Surrogate
 from provi.families.base import AnyParameters
-from provi.runtime import loop
-from provi.runtime import minimise as minimise_sum
+from provi.runtime import loop, minimise_sum
 from provi.runtime.loop import split
 from provi.runtime.record import Outcome
 

@@ -13,7 +13,7 @@ from provi.algorithms.mirror.proximal_gradient import ProximalGradient
 from provi.algorithms.mirror.split import KLToPrior, Split
 from provi.families.exponential import Bernoulli, Coordinates, DiagonalGaussian
 from provi.geometry.divergences import KL
-from provi.runtime import minimise as minimise_split
+from provi.runtime import minimise_split
 from provi.theory import pgsvi, strong_growth
 from soundness.pgsvi_problems import PROBLEMS, quadratic
 

@@ -40,7 +40,7 @@ def minimise_sum(
     **Returns:** a `Run`: `point` are the parameters, `history["elbo"]` is minus the mean surrogate where it is known.
 
     ```python
-    run = provi.runtime.minimise(surrogate, theta, MISSO(128, num_draws=10), seed=0, num_steps=1000)
+    run = provi.runtime.minimise_sum(surrogate, theta, MISSO(128, num_draws=10), seed=0, num_steps=1000)
     ```
     """
     start = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), floating_dtype(x)), start)
@@ -95,7 +95,7 @@ def minimise_split(
 
     ```python
     method = ProximalGradient(KL(), step_size=0.1)
-    run = provi.runtime.minimise(Split(energy), Coordinates(Gamma()), mean, method, num_steps=100)
+    run = provi.runtime.minimise_split(Split(energy), Coordinates(Gamma()), mean, method, num_steps=100)
     ```
     """
     num_steps = check_count("num_steps", num_steps)

@@ -78,7 +78,7 @@ def _step_size(value: Any) -> Any:
 class ProximalGradient(AbstractAlgorithm):
     r"""$w_{k+1} = \arg\min\langle w, \hat g_k\rangle + h(w) + D(w, w_k)/\beta_k$ over an exponential family.
 
-    Minimises -ELBO = f + h, given by a `Split`, in coordinates of a family: `provi.runtime.minimise` runs it.
+    Minimises -ELBO = f + h, given by a `Split`, in coordinates of a family: `provi.runtime.minimise_split` runs it.
     The first step of the loop measures f + h and its slope at the start; each later one moves and measures.
 
     **Arguments:**
@@ -107,7 +107,7 @@ class ProximalGradient(AbstractAlgorithm):
         if not isinstance(target, AbstractSplit):
             raise ValueError(
                 f"ProximalGradient minimises a Split, f + h; {type(target).__name__} is none: call "
-                f"provi.runtime.minimise(provi.algorithms.Split(...), ...), or fit with another algorithm."
+                f"provi.runtime.minimise_split(provi.algorithms.Split(...), ...), or fit with another algorithm."
             )
         if not has_step(family, self.divergence, target.exact_part()):
             raise ValueError(

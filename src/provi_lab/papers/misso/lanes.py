@@ -2,7 +2,7 @@ r"""Trainings of one network by one method, side by side: rates and seeds are la
 
 A lane is a rate, a seed and the initial weights that belong to the seed; its state has a place along a leading axis of
 every array, over which the algorithm's own `step` is mapped. Blocks, draws and results are those of a run by itself
-with `provi.runtime.minimise` and the same seed. Only the number of steps made is one number for all lanes: loops
+with `provi.runtime.minimise_sum` and the same seed. Only the number of steps made is one number for all lanes: loops
 inside a step have bounds that depend on it, and with bounds of their own the lanes would copy their tables.
 """
 
