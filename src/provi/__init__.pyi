@@ -5,6 +5,7 @@ from provi import estimators as estimators
 from provi import families as families
 from provi import kernels as kernels
 from provi import models as models
+from provi import runtime as runtime
 from provi import schedules as schedules
 from provi import targets as targets
 from provi import theory as theory
