@@ -131,3 +131,47 @@ def check_unseen(target, mean, covariance):
     for found in certificates:
         assert (found.status, found.gap, found.kl) == ("none", None, None)
         assert "draws" in next(row.statement for row in found.assumptions if row.status == "violated")
+
+
+def test_a_refuted_strong_convexity_takes_what_it_implied_with_it():
+    """0.01 N(0, 1) + 0.99 N(20, 1): N(0, 1) is log 99 = 4.6 nats from the best Gaussian, and no draw sees the rest."""
+
+    def far_mode(z):
+        return jnp.logaddexp(jnp.log(0.01) - 0.5 * z[0] ** 2, jnp.log(0.99) - 0.5 * (z[0] - 20) ** 2)
+
+    claimed = LogDensity(far_mode, 1, strong_convexity=1.5).estimate_smoothness(seed=0, spread=0.1)
+    assert claimed.constants.strong_convexity.status == "violated"
+    family = LocationScale(1)
+    found = choose(claimed, family).certificate(family.point(np.zeros(1), 1.0), max_gradients=4000)
+    assert found.status != "proven" and (found.gap is None or found.conditional_gap is not None)
+
+
+@pytest.mark.parametrize(("df", "refused"), [(2.2, True), (4.0, True), (5.0, False)])
+def test_no_confidence_without_a_fourth_moment(df, refused):
+    """The variance of a batch mean is infinite there: 59 of 180 bounds at 0.99 were below the truth with df = 2.2."""
+    family = LocationScale(2, provi.families.StudentT(df))
+    found = choose(LogDensity(gaussian, 2, log_concave=True), family).certificate(
+        family.point(np.zeros(2), np.asarray([1.0, 0.5])), max_gradients=4000
+    )
+    assert (found.gap is None) == refused
+    assert any("fourth moment" in row.reason and row.status == "violated" for row in found.assumptions) == refused
+
+
+def test_steepness_is_that_of_the_widest_direction():
+    """Variances of 2 and a correlation of 0.99: 3.98 along the diagonal."""
+    covariance = np.asarray([[2.0, 1.98], [1.98, 2.0]])
+    target, family = LogDensity(gaussian, 2, 1.0, 4.0), LocationScale(2)
+    point = family.point_from_covariance(np.zeros(2), covariance)
+    found = choose(target, family).certificate(point, max_gradients=4000)
+    (row,) = [row for row in found.assumptions if "draws reach" in row.statement]
+    # 4 * 3.98 is above the limit of ten, where 4 * 2 is not: the audit has to decide.
+    assert row.status == "estimated" and "standard deviations" in row.reason
+
+
+def test_linear_models_keep_their_deterministic_gap_without_a_fourth_moment():
+    rng = np.random.default_rng(0)
+    target = provi.targets.LogisticRegression(rng.normal(size=(30, 2)), rng.random(30) < 0.5)
+    for df, known in ((3.0, False), (6.0, True)):
+        family = LocationScale(2, provi.families.StudentT(df))
+        found = choose(target, family).certificate(family.point(np.zeros(2), 0.3))
+        assert found.status == "proven" and found.confidence is None and (found.kl is not None) == known

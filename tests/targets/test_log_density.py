@@ -156,10 +156,14 @@ def test_declarations_are_confronted():
     assert kept.smoothness.status == kept.strong_convexity.status == kept.log_concave.status == "declared"
     wrong = LogDensity(gaussian, 3, 0.3, 3.0).estimate_smoothness(0, 2)
     assert wrong.constants.smoothness.status == wrong.constants.strong_convexity.status == "violated"
-    assert wrong.constants.log_concave.status == "declared"
+    # Log-concavity was only implied by the claim that has fallen; declared by itself it stays.
+    assert wrong.constants.log_concave.status == "unknown" and wrong.constants.log_concave.value is None
+    both = LogDensity(gaussian, 3, 0.3, 3.0, log_concave=True).estimate_smoothness(0, 2)
+    assert both.constants.strong_convexity.status == "violated" and both.constants.log_concave.status == "declared"
     np.testing.assert_array_equal(wrong.counterexample, np.zeros(3))
     again = wrong.estimate_smoothness(1, 2).constants
     assert again.smoothness.status == again.strong_convexity.status == "violated"
+    assert again.log_concave.status == "unknown"
 
 
 def test_estimate_refuses_points_where_the_density_ends():

@@ -54,13 +54,16 @@ def posterior_bound(
 ) -> PosteriorBound | None:
     """The bounds, from the scores at 256 draws of q; None where no curvature bound is known or q has no score.
 
-    None for a model with variance offsets, too: its potential is the integrand of an ELBO and no posterior.
+    None where the base has no fourth moment, without which a mean over draws has no confidence; and for a model with
+    variance offsets: its potential is the integrand of an ELBO and no posterior.
     """
     linear = target.linear_model()
     if linear is not None and linear.has_variance_offset:
         return None
     curvature = curvature_lower_bound(target)
     if curvature is None or not family.base.has_score or target.dim > _LARGEST_DENSE:
+        return None
+    if not family.base.has_fourth_moment(family.dim):
         return None
     factor = np.linalg.cholesky(curvature)  # H = KK'
     scores = np.asarray(_score_differences(target, family, point, _antithetic_draws(family, point, seed)), np.float64)

@@ -53,6 +53,13 @@ class AbstractBase(eqx.Module):
     def entropy(self, dim: int) -> float:
         """The differential entropy -E log s(u), exact."""
 
+    def has_fourth_moment(self, dim: int) -> bool:
+        """Whether E u_i^4 is finite: without it no confidence can be given to means of gradients over draws."""
+        try:
+            return math.isfinite(self.kurtosis(dim))
+        except ValueError:
+            return False
+
 
 class Normal(AbstractBase):
     r"""The standard normal base, $s(u) = (2\pi)^{-d/2} e^{-|u|^2/2}$."""

@@ -19,6 +19,7 @@ class Assumptions(eqx.Module):
     - `log_concave`: `None` when unknown.
     - `statuses`: of log-concavity, strong convexity and smoothness, in this order.
     - `counterexample`: a point whose curvature refutes one of them.
+    - `implied`: whether log-concavity is known by the declared strong convexity alone, and falls with it.
     """
 
     strong_convexity: Scalar | None
@@ -26,6 +27,7 @@ class Assumptions(eqx.Module):
     counterexample: Vector | None
     log_concave: bool | None = eqx.field(static=True)
     statuses: tuple[Status, Status, Status] = eqx.field(static=True)
+    implied: bool = eqx.field(static=True, default=False)
 
     @property
     def constants(self) -> Constants:
@@ -64,7 +66,7 @@ def declare(strong_convexity: Any, smoothness: Any, log_concave: Any) -> Assumpt
         raise ValueError("log_concave=False contradicts strong_convexity: strongly convex implies convex.")
     concave = True if lower is not None else None if log_concave is None else bool(log_concave)
     statuses = (_declared_status(concave), _declared_status(lower), _declared_status(upper))
-    return Assumptions(_leaf(lower), _leaf(upper), None, concave, statuses)
+    return Assumptions(_leaf(lower), _leaf(upper), None, concave, statuses, lower is not None and log_concave is None)
 
 
 def confront(
@@ -85,6 +87,10 @@ def confront(
     refutes_upper = extreme - slack > upper
     concave_status = "violated" if refutes_concave.any() else concave_status
     lower_status = "violated" if refutes_lower.any() else lower_status
+    log_concave = False if refutes_concave.any() else assumptions.log_concave
+    if assumptions.implied and lower_status == "violated" and log_concave:
+        # Nobody said more than the claim that has fallen.
+        log_concave, concave_status = None, "unknown"
     if upper_status != "declared":
         upper_status = "violated" if upper_status == "violated" else "estimated"
     elif refutes_upper.any():
@@ -94,8 +100,9 @@ def confront(
         strong_convexity=assumptions.strong_convexity,
         smoothness=assumptions.smoothness if upper_status == "declared" else _leaf(float(extreme.max())),
         counterexample=assumptions.counterexample if first is None else points[int(np.argmax(first))],
-        log_concave=False if refutes_concave.any() else assumptions.log_concave,
+        log_concave=log_concave,
         statuses=(concave_status, lower_status, upper_status),
+        implied=assumptions.implied,
     )
 
 

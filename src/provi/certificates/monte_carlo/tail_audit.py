@@ -32,6 +32,7 @@ _NUM_BASES, _POWER_STEPS, _RANDOM_LINES = 4, 6, 12
 LARGEST_STEEPNESS = 10.0
 """Smoothness times the largest variance of q, up to which no audit of the tails is needed."""
 
+_LARGEST_SPECTRUM = 500
 _STRETCHES, _PAIRS = (1.0, 2.0, 4.0, 8.0), 6
 
 
@@ -101,10 +102,14 @@ def audit_tails(
 ) -> Assumption:
     """Whether draws of q can see what the expectations are made of: by smoothness, else by `tail_audit`."""
     statement = "draws reach what matters (batch means are nearly Gaussian)"
+    if not family.base.has_fourth_moment(family.dim):
+        # Gradients grow at least linearly, so their squares have no variance: batch means are never nearly Gaussian.
+        reason = f"the base ({family.base.name}) has no fourth moment: no confidence level can be given"
+        return Assumption(statement, None, "violated", reason)
     smooth = constants.smoothness
     if smooth.status in ("proven", "declared") and smooth.value is not None:
         # In q's coordinates the gradient is Lipschitz with this constant; a huge one can still hide a wall.
-        steepness = float(smooth.value) * float(np.max(family.marginal_standard_deviation(point))) ** 2
+        steepness = float(smooth.value) * _largest_variance(point)
         if steepness <= LARGEST_STEEPNESS:
             reason = "smooth potential: in q's coordinates its gradient grows at most linearly, with this slope"
             return Assumption(statement, steepness, smooth.status, reason)
@@ -116,3 +121,11 @@ def audit_tails(
         )
         return Assumption(statement, share, "violated", reason)
     return Assumption(statement, share, "estimated", f"share beyond {REACH:g} standard deviations, along lines tried")
+
+
+def _largest_variance(point: Point) -> float:
+    """Of q in any direction, not only along the axes: |C|^2; in many dimensions its bound by the sum of squares."""
+    factor = np.asarray(scale_factor(point), np.float64)
+    if factor.ndim == 1:
+        return float(np.max(factor**2))
+    return float(np.linalg.norm(factor, 2 if len(factor) <= _LARGEST_SPECTRUM else "fro")) ** 2
