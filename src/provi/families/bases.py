@@ -54,7 +54,7 @@ class AbstractBase(eqx.Module):
         """The differential entropy -E log s(u), exact."""
 
     def has_fourth_moment(self, dim: int) -> bool:
-        """Whether E u_i^4 is finite: without it no confidence can be given to means of gradients over draws."""
+        """Whether E u_i^4 is finite: without it, means of gradients times draws need not have a variance."""
         try:
             return math.isfinite(self.kurtosis(dim))
         except ValueError:

@@ -103,7 +103,8 @@ def audit_tails(
     """Whether draws of q can see what the expectations are made of: by smoothness, else by `tail_audit`."""
     statement = "draws reach what matters (batch means are nearly Gaussian)"
     if not family.base.has_fourth_moment(family.dim):
-        # Gradients grow at least linearly, so their squares have no variance: batch means are never nearly Gaussian.
+        # The bounds average products of gradients and draws. Where the potential grows quadratically, as under a
+        # Gaussian prior, these have a variance only if the base has a fourth moment.
         reason = f"the base ({family.base.name}) has no fourth moment: no confidence level can be given"
         return Assumption(statement, None, "violated", reason)
     smooth = constants.smoothness
