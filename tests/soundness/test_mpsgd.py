@@ -9,7 +9,7 @@ from provi.core.tree import add_scaled, scale, squared_norm, subtract
 from provi.diagnostics import exact_negative_elbo
 from provi.families import Point
 from provi.geometry import BlockPreconditioner, project_nondegenerate
-from provi.theory import mpsgd, mpsgd_nonconvex, noise
+from provi.theory import mpsgd, noise
 from soundness.problems import BASES, DIM, compare, geometric_steps, problem, replace, upper
 
 PROBLEMS = [
@@ -114,9 +114,9 @@ def test_gradient_mapping_without_convexity():
     iterates = chosen.run(algorithm, steps).iterates
     radius = float(chosen.squared_distances(iterates).max())
     bound = _entropy_noise(chosen, smoothness)
-    moment = mpsgd_nonconvex.second_moment(bound.slope, bound.floor, radius)
+    moment = mpsgd.second_moment(bound.slope, bound.floor, radius)
     initial_gap = float(exact_negative_elbo(chosen.target, chosen.family, chosen.start)) - chosen.optimum.negative_elbo
-    curve = mpsgd_nonconvex.bound(np.full(60, step), np.full(60, draws), initial_gap, 2 * smoothness, moment)
+    curve = mpsgd.nonconvex_bound(np.full(60, step), np.full(60, draws), initial_gap, 2 * smoothness, moment)
 
     def squared_mapping(point):
         gradient = jax.grad(lambda w: exact_negative_elbo(chosen.target, chosen.family, w))(point)

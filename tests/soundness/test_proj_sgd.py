@@ -5,7 +5,7 @@ import pytest
 
 from provi.algorithms import ProjSGD
 from provi.estimators import Entropy, StickingTheLanding
-from provi.theory import noise, proj_sgd_strongly_convex
+from provi.theory import noise, proj_sgd
 from soundness.problems import DIM, compare, geometric_steps, problem, replace, settings, upper
 
 ENTROPY, STL = Entropy(), StickingTheLanding()
@@ -66,10 +66,8 @@ def test_recursion_with_twice_the_contraction_is_still_above():
     planned = ProjSGD.from_theorem(chosen.target, chosen.family, budget=4000, theorem="strongly_convex", **chosen.sharp)
     steps = geometric_steps(2000)
     for factor in (1.0, 3.0):
-        step = factor * proj_sgd_strongly_convex.largest_constant_step_size(mu, bound.slope)
-        curve = proj_sgd_strongly_convex.recursion_bound(
-            np.full(2000, step), chosen.initial_distance_squared(1.0), mu, bound
-        )
+        step = factor * proj_sgd.largest_constant_step_size(mu, bound.slope)
+        curve = proj_sgd.recursion_bound(np.full(2000, step), chosen.initial_distance_squared(1.0), mu, bound)
         algorithm = replace(planned, step_size=type(planned.step_size)(step))
         ratio = curve[steps] / upper(chosen.squared_distances(chosen.run(algorithm, steps).iterates))
         assert ratio.min() >= 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from provi.algorithms import ProxSGD
-from provi.theory import noise, prox_sgd_strongly_convex
+from provi.theory import noise, prox_sgd
 from soundness.problems import DIM, compare, geometric_steps, problem, replace, settings, upper
 
 CONVEX = [
@@ -56,8 +56,8 @@ def test_recursion_is_sharper_and_still_above():
     )
     reference = chosen.reference_distance_squared
     bound = noise.energy_noise(dim=DIM, smoothness=smoothness, reference_distance_squared=reference)
-    step = 1.5 * prox_sgd_strongly_convex.largest_constant_step_size(mu, bound.slope)
-    curve = prox_sgd_strongly_convex.recursion_bound(
+    step = 1.5 * prox_sgd.largest_constant_step_size(mu, bound.slope)
+    curve = prox_sgd.recursion_bound(
         np.full(2000, step), chosen.initial_distance_squared(1.0), mu, smoothness, bound, reference
     )
     steps = geometric_steps(2000)

@@ -9,7 +9,7 @@ from provi.algorithms import ProjSGD
 from provi.core.tree import squared_norm
 from provi.estimators import Entropy, StickingTheLanding
 from provi.estimators.base import minibatch_gradient
-from provi.theory import proj_sgd_strongly_convex
+from provi.theory import proj_sgd
 from soundness.problems import DIM, problem, upper
 
 CHOSEN = problem("gaussian", "normal", "symmetric")
@@ -32,7 +32,7 @@ def test_linear_rate_down_to_rounding():
     distances = CHOSEN.squared_distances(CHOSEN.run(planned, steps).iterates)
     assert (distances[:, -1] < 1e-20).all()
     start = CHOSEN.initial_distance_squared(1.0)
-    curve = proj_sgd_strongly_convex.gaussian_target_bound(steps, step, start, mu, smoothness, DIM)
+    curve = proj_sgd.gaussian_target_bound(steps, step, start, mu, smoothness, DIM)
     np.testing.assert_allclose(planned.guarantee.curve(steps), curve, rtol=1e-12)
     assert (upper(distances) <= curve).all()
     seen = distances.mean(axis=0) > 1e-24

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from provi.theory import proj_sgd_convex as proj
-from provi.theory import prox_sgd_convex as prox
-from provi.theory import weighted_average
+from provi.theory import proj_sgd as proj
+from provi.theory import prox_sgd as prox
+from provi.theory import recursions
 from provi.theory.noise import NoiseBound, minibatch_noise
 
 
 @pytest.mark.parametrize("growth", [0.0, 1e-14, 1e-3, 2.0])
 @pytest.mark.parametrize("steps", [1, 2, 50])
 def test_weight_sum_is_the_geometric_sum(growth, steps):
-    theta = weighted_average.averaging_factor(growth)
-    assert weighted_average.weight_sum(steps, growth) == pytest.approx(sum(theta**t for t in range(1, steps + 1)))
+    theta = recursions.averaging_factor(growth)
+    assert recursions.weight_sum(steps, growth) == pytest.approx(sum(theta**t for t in range(1, steps + 1)))
 
 
 def test_bound_is_the_worst_sequence_of_the_telescope():
@@ -22,9 +22,9 @@ def test_bound_is_the_worst_sequence_of_the_telescope():
     by gaps that use up the inequality with r_T = 0."""
     rng = np.random.default_rng(0)
     gamma, growth, addition, start, steps = 0.3, 0.2, 0.1, 1.4, 15
-    theta = weighted_average.averaging_factor(growth)
+    theta = recursions.averaging_factor(growth)
     weights = theta ** np.arange(1, steps + 1)
-    bound = weighted_average.bound(steps, gamma, growth, addition, start)
+    bound = recursions.weighted_average_bound(steps, gamma, growth, addition, start)
     for trial in range(200):
         r = np.concatenate([[start], rng.uniform(0, 2, steps)])
         if trial == 0:
@@ -61,12 +61,12 @@ def test_prox_bound_on_exact_runs(gamma, draws):
     steps, q, s, start = 5, 0.6, 0.4, 2.0
     noise = minibatch_noise(NoiseBound(2 * q, 2 * s**2, "variance"), draws, 0.0, 0.0)
     history = _prox_run(gamma, steps, q, s, draws, start)
-    theta = prox.averaging_factor(gamma, noise.slope)
+    theta = prox.convex_averaging_factor(gamma, noise.slope)
     for count in range(1, steps + 1):
         weights = theta ** np.arange(2, count + 2)
         average = np.tensordot(weights / weights.sum(), history[:count], axes=1)
         gap = (average**2 / 2 + np.maximum(average, 0)).mean()
-        assert gap <= prox.bound(count, gamma, start**2, noise, 1.0)
+        assert gap <= prox.convex_bound(count, gamma, start**2, noise, 1.0)
 
 
 @pytest.mark.parametrize("gamma", [1.5, 0.4, 0.05])
@@ -74,7 +74,7 @@ def test_proj_bound_on_exact_runs(gamma):
     """f = |w + 1| (not smooth) on W = [0, inf): w* = 0, f* = 1; E g^2 = 1 + (sqrt(q) w + s)^2."""
     steps, q, s, start = 12, 0.6, 0.4, 2.0
     noise = NoiseBound(2 * q, 1 + 2 * s**2, "test")
-    theta = proj.averaging_factor(gamma, noise.slope)
+    theta = proj.convex_averaging_factor(gamma, noise.slope)
     position, index, history = np.full(2**steps, start), np.arange(2**steps), []
     for t in range(steps):
         history.append(position)
@@ -82,7 +82,7 @@ def test_proj_bound_on_exact_runs(gamma):
         position = np.maximum(position - gamma * (1.0 + (np.sqrt(q) * position + s) * sign), 0.0)
         weights = theta ** np.arange(1, t + 2)
         average = np.tensordot(weights / weights.sum(), np.array(history), axes=1)
-        assert average.mean() <= proj.bound(t + 1, gamma, start**2, noise)
+        assert average.mean() <= proj.convex_bound(t + 1, gamma, start**2, noise)
 
 
 def test_printed_forms():
@@ -90,36 +90,39 @@ def test_printed_forms():
     noise, gamma, steps, start = NoiseBound(3.0, 0.7, "test"), 0.2, 9, 1.1
     theta = 1 / (1 + 2 * 3.0 * 0.04)
     expected = gamma * (3.0 * start / (1 - theta**steps) + 0.7)
-    assert prox.bound(steps, gamma, start, noise, 5.0) == pytest.approx(expected)
-    assert prox.averaging_factor(gamma, 3.0) == pytest.approx(theta)
+    assert prox.convex_bound(steps, gamma, start, noise, 5.0) == pytest.approx(expected)
+    assert prox.convex_averaging_factor(gamma, 3.0) == pytest.approx(theta)
     theta = 1 / (1 + 3.0 * 0.04)
     expected = gamma / 2 * (3.0 * start / (1 - theta**steps) + 0.7)
-    assert proj.bound(steps, gamma, start, noise) == pytest.approx(expected)
-    assert prox.step_size(100, 4.0, 0.1) == pytest.approx(1 / 20)
-    assert prox.step_size(100, 4.0, 50.0) == pytest.approx(1 / 50)
-    assert proj.step_size(100, 4.0) == pytest.approx(np.sqrt(2 / 400))
+    assert proj.convex_bound(steps, gamma, start, noise) == pytest.approx(expected)
+    assert prox.convex_step_size(100, 4.0, 0.1) == pytest.approx(1 / 20)
+    assert prox.convex_step_size(100, 4.0, 50.0) == pytest.approx(1 / 50)
+    assert proj.convex_step_size(100, 4.0) == pytest.approx(np.sqrt(2 / 400))
 
 
 @pytest.mark.parametrize("accuracy", [10.0, 0.5, 0.03])
 def test_steps_for_accuracy_is_the_smallest(accuracy):
     noise, start, smoothness = NoiseBound(3.0, 0.7, "test"), 1.1, 9.0
-    steps = prox.steps_for_accuracy(accuracy, start, noise, smoothness)
-    values = [prox.bound(t, prox.step_size(t, 3.0, smoothness), start, noise, smoothness) for t in range(1, steps + 1)]
+    steps = prox.convex_steps_for_accuracy(accuracy, start, noise, smoothness)
+    values = [
+        prox.convex_bound(t, prox.convex_step_size(t, 3.0, smoothness), start, noise, smoothness)
+        for t in range(1, steps + 1)
+    ]
     assert values[-1] <= accuracy and all(value > accuracy for value in values[:-1])
-    steps = proj.steps_for_accuracy(accuracy, start, noise)
-    values = [proj.bound(t, proj.step_size(t, 3.0), start, noise) for t in range(1, steps + 1)]
+    steps = proj.convex_steps_for_accuracy(accuracy, start, noise)
+    values = [proj.convex_bound(t, proj.convex_step_size(t, 3.0), start, noise) for t in range(1, steps + 1)]
     assert values[-1] <= accuracy and all(value > accuracy for value in values[:-1])
 
 
 def test_refuses():
     noise = NoiseBound(3.0, 0.7, "test")
     with pytest.raises(ValueError, match=r"step_size = 0.6.*1/smoothness"):
-        prox.bound(10, 0.6, 1.0, noise, 2.0)
+        prox.convex_bound(10, 0.6, 1.0, noise, 2.0)
     with pytest.raises(ValueError, match="noise_slope"):
-        proj.step_size(10, 0.0)
+        proj.convex_step_size(10, 0.0)
     with pytest.raises(ValueError, match="accuracy"):
-        prox.steps_for_accuracy(0.0, 1.0, noise, 1.0)
+        prox.convex_steps_for_accuracy(0.0, 1.0, noise, 1.0)
     with pytest.raises(ValueError, match="positive slope"):
-        prox.steps_for_accuracy(0.1, 1.0, NoiseBound(0.0, 1.0, "test"), 1.0)
+        prox.convex_steps_for_accuracy(0.1, 1.0, NoiseBound(0.0, 1.0, "test"), 1.0)
     with pytest.raises(ValueError, match="num_steps"):
-        proj.bound(0, 0.1, 1.0, noise)
+        proj.convex_bound(0, 0.1, 1.0, noise)

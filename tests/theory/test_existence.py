@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from provi.theory.existence import minimiser_exists
+from provi.theory.solution_region import minimiser_exists
 
 
 @pytest.mark.parametrize(

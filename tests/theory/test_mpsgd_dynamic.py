@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from provi.theory import mpsgd, mpsgd_dynamic, mpsgd_nonconvex
+from provi.theory import mpsgd
 from provi.theory.noise import NoiseBound
 
 
 def test_constant_schedules_give_theorem_6():
     one, counts = NoiseBound(5.0, 0.3, "test"), np.arange(1, 30)
-    found = mpsgd_dynamic.bound(np.full(29, 0.1), np.full(29, 4), 2.0, one)
+    found = mpsgd.dynamic_bound(np.full(29, 0.1), np.full(29, 4), 2.0, one)
     np.testing.assert_allclose(found, mpsgd.sharp_bound(counts, 4, 0.1, 2.0, one))
 
 
@@ -17,9 +17,9 @@ def test_constant_schedules_give_theorem_6():
 def test_printed_bound_is_never_smaller(p, s):
     k = np.arange(1, 500)
     one, gamma, draws = NoiseBound(5.0, 0.3, "test"), 0.3 * k**-p, np.ceil(k**s)
-    found = mpsgd_dynamic.bound(gamma, draws, 2.0, one)
-    assert np.all(found <= mpsgd_dynamic.printed_bound(gamma, draws, 2.0, one) * (1 + 1e-12))
-    converges = mpsgd_dynamic.summable(p, s).holds
+    found = mpsgd.dynamic_bound(gamma, draws, 2.0, one)
+    assert np.all(found <= mpsgd.dynamic_printed_bound(gamma, draws, 2.0, one) * (1 + 1e-12))
+    converges = mpsgd.summable(p, s).holds
     assert (found[-1] < 0.5 * found[20]) == converges
 
 
@@ -31,8 +31,8 @@ def test_bound_on_an_exact_run():
     one = NoiseBound(1 + 2.0, 2.0, "E g^2 = w^2 + (w + 1)^2 <= 3 w^2 + 2")
     index, used = np.arange(2 ** int(draws.sum())), 0
     position, history = np.full(index.size, 2.0), []
-    weights = mpsgd_dynamic.averaging_weights(gamma, draws, one.slope)
-    bounds = mpsgd_dynamic.bound(gamma, draws, 4.0, one)
+    weights = mpsgd.dynamic_averaging_weights(gamma, draws, one.slope)
+    bounds = mpsgd.dynamic_bound(gamma, draws, 4.0, one)
     for k in range(steps):
         history.append(position)
         part = weights[: k + 1] / weights[: k + 1].sum()
@@ -57,7 +57,7 @@ def test_bound_on_an_exact_run():
 )
 def test_summable(p, s, holds, rate):
     """The three strategies of Appendix F, the edges, and steps that sum to a finite length."""
-    verdict = mpsgd_dynamic.summable(p, s)
+    verdict = mpsgd.summable(p, s)
     assert verdict.holds is holds
     assert verdict.rate_exponent == pytest.approx(rate)
     # Partial sums over a decade: they grow by a vanishing share exactly when the series converges.
@@ -74,7 +74,7 @@ def test_nonconvex_bound_on_an_exact_run():
     steps, draws, gamma = 5, np.array([1, 2, 2, 3, 4]), np.array([0.5, 0.4, 0.6, 0.5, 0.3])
     index, used = np.arange(2 ** int(draws.sum())), 0
     position, smallest = np.full(index.size, 0.3), np.inf
-    bounds = mpsgd_nonconvex.bound(gamma, draws, np.cos(0.3) - np.cos(2.0), 1.0, 1.25)
+    bounds = mpsgd.nonconvex_bound(gamma, draws, np.cos(0.3) - np.cos(2.0), 1.0, 1.25)
     for k in range(steps):
         mapping = (position - np.clip(position + gamma[k] * np.sin(position), -2, 2)) / gamma[k]
         smallest = min(smallest, (mapping**2).mean())
@@ -86,19 +86,19 @@ def test_nonconvex_bound_on_an_exact_run():
 
 def test_nonconvex_bound_by_hand():
     gamma, draws = np.array([0.2, 0.1]), np.array([1, 4])
-    found = mpsgd_nonconvex.bound(gamma, draws, 3.0, 2.0, 5.0)
+    found = mpsgd.nonconvex_bound(gamma, draws, 3.0, 2.0, 5.0)
     total = 0.2 * 0.6 + 0.1 * 0.8
     np.testing.assert_allclose(found[-1], 4 * 3.0 / total + 4 * (0.2 + 0.1 / 4) * 5.0 / total)
-    assert mpsgd_nonconvex.second_moment(2.0, 1.0, 9.0) == 19.0
+    assert mpsgd.second_moment(2.0, 1.0, 9.0) == 19.0
 
 
 def test_refuses():
     one = NoiseBound(5.0, 0.3, "test")
     with pytest.raises(ValueError, match="num_draws has 2"):
-        mpsgd_dynamic.bound([0.1], [1, 2], 1.0, one)
+        mpsgd.dynamic_bound([0.1], [1, 2], 1.0, one)
     with pytest.raises(ValueError, match="whole numbers"):
-        mpsgd_dynamic.bound(np.array([0.1]), np.array([1.5]), 1.0, one)
+        mpsgd.dynamic_bound(np.array([0.1]), np.array([1.5]), 1.0, one)
     with pytest.raises(ValueError, match="step_exponent"):
-        mpsgd_dynamic.summable(-0.1, 0.0)
+        mpsgd.summable(-0.1, 0.0)
     with pytest.raises(ValueError, match=r"step_sizes must be in \(0, 1/objective_smoothness\)"):
-        mpsgd_nonconvex.bound([0.5], [1], 1.0, 2.0, 1.0)
+        mpsgd.nonconvex_bound([0.5], [1], 1.0, 2.0, 1.0)

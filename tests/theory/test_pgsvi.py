@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from provi.theory import pgsvi, relative_smoothness, strong_growth, two_phase
+from provi.theory import pgsvi, relative_smoothness, strong_growth
 
 ALPHA, SMOOTHNESS, GAP, VARIANCE = 1.7, 3.0, 5.0, 0.8
 
@@ -113,8 +113,8 @@ def test_steps_at_the_limit_claim_nothing():
         (lambda: pgsvi.stochastic_bound([0.1, 0.1], [1], GAP, ALPHA, SMOOTHNESS, 1.0, 1.0), "batch_sizes has 1"),
         (lambda: pgsvi.best_young_constant([2 * ALPHA / SMOOTHNESS], [1], GAP, ALPHA, SMOOTHNESS, 1.0), "stay below"),
         (lambda: pgsvi.mapping_bound(1.0, [1.0, 1.0], [1], ALPHA, 1.0), "weights has shape"),
-        (lambda: two_phase.plan(1.5, 1.0, ALPHA, 1.0), "failure_probability"),
-        (lambda: two_phase.plan(0.1, 1.0, ALPHA, 1.0, ratio=1.0), "ratio"),
+        (lambda: pgsvi.two_phase_plan(1.5, 1.0, ALPHA, 1.0), "failure_probability"),
+        (lambda: pgsvi.two_phase_plan(0.1, 1.0, ALPHA, 1.0, ratio=1.0), "ratio"),
         (lambda: relative_smoothness.descent([0.1, 0.1], [1.0]), "divergences"),
         (lambda: strong_growth.contraction(3.0, 2.0, 0.5), "strong_convexity"),
     ],
@@ -132,12 +132,12 @@ def test_mapping_bound_averages_the_noise_over_the_index():
 @pytest.mark.parametrize("delta", [0.3, 0.01, 1e-6])
 def test_two_phase_plan_keeps_its_promise(delta):
     """Both failure events within delta; the level within 5 kappa B; one draw fewer would not do."""
-    plan = two_phase.plan(delta, 0.4, ALPHA, VARIANCE, ratio=2.0)
+    plan = pgsvi.two_phase_plan(delta, 0.4, ALPHA, VARIANCE, ratio=2.0)
     assert 2.0**-plan.num_runs <= delta / 2 < 2.0 ** (1 - plan.num_runs)
     assert plan.level <= 5 * 2 * 0.4 * (1 + 1e-12)
-    assert plan.level == two_phase.level(plan.num_runs, plan.num_draws, 0.4, ALPHA, VARIANCE, delta / 2)
+    assert plan.level == pgsvi.two_phase_level(plan.num_runs, plan.num_draws, 0.4, ALPHA, VARIANCE, delta / 2)
     assert plan.num_draws == 1 or (
-        two_phase.level(plan.num_runs, plan.num_draws - 1, 0.4, ALPHA, VARIANCE, delta / 2) > 5 * 2 * 0.4
+        pgsvi.two_phase_level(plan.num_runs, plan.num_draws - 1, 0.4, ALPHA, VARIANCE, delta / 2) > 5 * 2 * 0.4
     )
 
 

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from provi.theory import proj_sgd_strongly_convex as proj
-from provi.theory import prox_sgd_strongly_convex as prox
+from provi.theory import proj_sgd as proj
+from provi.theory import prox_sgd as prox
 from provi.theory.noise import NoiseBound
 
 STEPS = 3000

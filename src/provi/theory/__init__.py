@@ -1,4 +1,4 @@
-"""Theorems as functions of plain numbers: constants in, bound out; one theorem a file.
+"""Theorems as functions of plain numbers: constants in, bound out; one family of theorems a file.
 
 Nothing here runs an algorithm. The proofs, and where they correct the papers, are in
 `docs/theory/location-scale.md`, `docs/theory/pgsvi.md` and `docs/theory/misso.md`.

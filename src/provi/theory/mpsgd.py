@@ -1,4 +1,6 @@
-r"""Mini-batch projected SGD with a fixed batch: paper 004, Theorem 6, and Theorem 4, its two instances.
+r"""Mini-batch projected SGD: paper 004, Theorems 4 and 6 (fixed batch), 7 (growing batches), 8 (without convexity).
+
+**A fixed batch: Theorem 6, and Theorem 4, its two instances.**
 
 **Problem and assumptions:** $\min f = l+h$ over $W_M$, $C$ symmetric or diagonal; potential convex and
 $M$-smooth; a minimiser exists; one draw has $E|g|_\Lambda^2 \le a|w-w^\star|_{\Lambda^{-1}}^2+b$,
@@ -14,6 +16,35 @@ $f(w^\star) \ge f(w)+\langle\nabla f(w), w^\star-w\rangle+|\nabla f(w)|^2/(4M)$ 
 right (docs, key lemma). (ii) Theorem 4.2 has the factor $4\rho$ of $|C_0-C^\star|^2$, where the paper
 prints $2(d-1+\kappa)$. (iii) $\rho = (d+2)\kappa/3$ stands for $d-1+\kappa$ throughout (`noise`). (iv) $N$
 and $K$ are whole numbers: $N$ is rounded up, $K$ down; `bound` at the rounded values is the guarantee.
+
+**Changing steps and batches: Theorem 7, the functions `dynamic_...` and `summable`.**
+
+**Problem and assumptions:** as for a fixed batch. **Method:**
+$w_{k+1} = \mathrm{proj}(w_k-\gamma_k\Lambda g_{N_k}(w_k))$ with $\gamma_k \le 1/(2M)$ (where $N_k > 1$);
+the average of $w_0, \dots, w_{K-1}$ with weights $\gamma_k\alpha_{k+1}$,
+$\alpha_k = \prod_{i<k}(1+a\gamma_i^2/N_i)^{-1}$.
+**Inequality:**
+$E f(\bar w_K)-f^\star \le \frac{D+b\sum_k\gamma_k^2\alpha_{k+1}/N_k}{2\sum_k\gamma_k\alpha_{k+1}}$
+(`dynamic_bound`), at most the printed $\frac{D+b/a}{2\sum_k\gamma_k\exp(-a\sum_{i\le k}\gamma_i^2/N_i)}$
+(`dynamic_printed_bound`). If $\sum\gamma_k^2/N_k < \infty$, then $\sum\gamma_k(f(w_k)-f^\star) < \infty$ almost
+surely (`summable`).
+**Correction:** the step limit of the paper is $1/L$ with $L = 2M$; its proof needs the key lemma too.
+
+**Without convexity: Theorem 8, `nonconvex_bound`.**
+
+**Problem and assumptions:** $\min_\Theta F$, $\Theta$ closed and convex, a product over the blocks of
+$\Lambda \le I$; $F$ $L$-smooth on $\Theta$ ($L = 2M$ on $W_M$) and bounded below there; one draw has
+$E|g(w_k)|_\Lambda^2 \le \bar b$ at all iterates. The last holds if the iterates stay in a bounded set; **it
+cannot be checked beforehand**, only enforced by a bounded $\Theta$ (which may exclude the optimum) or
+declared.
+**Method:** $w_{k+1} = \mathrm{proj}_\Theta(w_k-\gamma_k\Lambda g_{N_k}(w_k))$, $\gamma_k < 1/L$.
+**Inequality:** with the gradient mapping
+$G_\gamma(w) = \Lambda^{-1}(w-\mathrm{proj}_\Theta(w-\gamma\Lambda\nabla F(w)))/\gamma$ and
+$S = \sum_k\gamma_k(1-\gamma_kL)$,
+$\min_k E|G_{\gamma_k}(w_k)|_\Lambda^2 \le 4(F(w_0)-\inf F)/S + 4\bar b\sum_k(\gamma_k/N_k)/S$.
+**Checked:** the proof uses $\frac12(2-\gamma L) \le 1$; its display (15) and the last line write
+$|G|_{\Lambda^{-1}}$ where $|G|_\Lambda$ is meant; the statement is right. The second term vanishes only if
+the batches grow.
 """
 
 import dataclasses
@@ -22,7 +53,7 @@ import math
 import numpy as np
 
 from provi.core.arguments import check_count, check_positive
-from provi.theory import weighted_average
+from provi.theory import recursions
 from provi.theory.inputs import (
     Counts,
     Curve,
@@ -31,6 +62,7 @@ from provi.theory.inputs import (
     check_at_most,
     check_counts,
     check_nonnegative,
+    check_sequence,
     smallest_count,
 )
 from provi.theory.noise import NoiseBound, radial_factor
@@ -60,7 +92,7 @@ def _check_step(step_size: Number, num_draws: int, smoothness: Number | None) ->
 def averaging_factor(step_size: Number, num_draws: int, noise_slope: Number) -> float:
     r"""$\tau = 1/(1+a\gamma^2/N)$."""
     slope = check_nonnegative("noise_slope", noise_slope) / check_count("num_draws", num_draws)
-    return weighted_average.averaging_factor(slope * check_positive("step_size", step_size) ** 2)
+    return recursions.averaging_factor(slope * check_positive("step_size", step_size) ** 2)
 
 
 def bound(
@@ -101,7 +133,7 @@ def sharp_bound(
     gamma = _check_step(step_size, draws, smoothness)
     start = check_nonnegative("initial_distance_squared", initial_distance_squared)
     square = gamma**2 / draws
-    return weighted_average.bound(num_steps, gamma, square * noise.slope, square * noise.floor, start)
+    return recursions.weighted_average_bound(num_steps, gamma, square * noise.slope, square * noise.floor, start)
 
 
 def _draws_factor(dim: int, kurtosis: Number, preconditioned: bool) -> float:
@@ -203,3 +235,128 @@ def budget_for_accuracy(
     while math.ceil(math.sqrt(factor * budget)) < draws:
         budget += 1
     return budget
+
+
+def _sequences(
+    step_sizes: np.ndarray | list[float], num_draws: np.ndarray | list[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    gamma, draws = check_sequence("step_sizes", step_sizes), check_sequence("num_draws", num_draws)
+    if gamma.shape != draws.shape:
+        raise ValueError(f"num_draws has {draws.size} entries and step_sizes {gamma.size}: give one of each a step.")
+    if np.any(draws != np.floor(draws)):
+        raise ValueError("num_draws must hold whole numbers; round them up.")
+    return gamma, draws
+
+
+def dynamic_averaging_weights(
+    step_sizes: np.ndarray | list[float], num_draws: np.ndarray | list[int], noise_slope: Number
+) -> np.ndarray:
+    r"""$\gamma_k\alpha_{k+1}$, not normalised: the prefix of length $K$ is that of a run of $K$ steps."""
+    gamma, draws = _sequences(step_sizes, num_draws)
+    slope = check_nonnegative("noise_slope", noise_slope)
+    return gamma * np.exp(-np.cumsum(np.log1p(slope * gamma**2 / draws)))
+
+
+def dynamic_bound(
+    step_sizes: np.ndarray | list[float],
+    num_draws: np.ndarray | list[int],
+    initial_distance_squared: Number,
+    noise: NoiseBound,
+) -> np.ndarray:
+    r"""The bound after each of $K = 1, 2, \dots$ steps, the sharper line of the proof.
+
+    **Arguments:**
+
+    - `step_sizes`, `num_draws`: $\gamma_k$ and $N_k$, one a step. The caller keeps $\gamma_k \le 1/(2M)$.
+    - `initial_distance_squared`: $D = |w_0-w^\star|^2$ in the norm of $\Lambda^{-1}$.
+    - `noise`: of ONE draw, in the norms of $\Lambda$.
+
+    **Returns:** entry $K-1$ bounds $E f(\bar w_K)-f^\star$.
+    """
+    gamma, draws = _sequences(step_sizes, num_draws)
+    start = check_nonnegative("initial_distance_squared", initial_distance_squared)
+    weights = dynamic_averaging_weights(gamma, draws, noise.slope)
+    return (start + noise.floor * np.cumsum(gamma / draws * weights)) / (2 * np.cumsum(weights))
+
+
+def dynamic_printed_bound(
+    step_sizes: np.ndarray | list[float],
+    num_draws: np.ndarray | list[int],
+    initial_distance_squared: Number,
+    noise: NoiseBound,
+) -> np.ndarray:
+    r"""The bound as Theorem 7 prints it, after each of $K = 1, 2, \dots$ steps. Never below `dynamic_bound`."""
+    gamma, draws = _sequences(step_sizes, num_draws)
+    start = check_nonnegative("initial_distance_squared", initial_distance_squared)
+    slope = check_positive("noise.slope", noise.slope)
+    with np.errstate(divide="ignore"):
+        weights = gamma * np.exp(-slope * np.cumsum(gamma**2 / draws))
+        return (start + noise.floor / slope) / (2 * np.cumsum(weights))
+
+
+@dataclasses.dataclass(frozen=True)
+class Summability:
+    """Whether a pair of schedules meets the condition of almost-sure convergence, and its rate then."""
+
+    holds: bool
+    reason: str
+    rate_exponent: float
+    """The best gap falls as (gradient evaluations)^(-rate_exponent); 0 where no power is guaranteed."""
+
+
+def summable(step_exponent: Number, batch_exponent: Number) -> Summability:
+    r"""Whether $\sum\gamma_k^2/N_k < \infty$ for $\gamma_k \sim k^{-p}$, $N_k \sim k^s$: when $2p+s > 1$.
+
+    Then $\min_k f(w_k)-f^\star = O(1/\sum\gamma_k)$ almost surely, $\sum_{k\le K}\gamma_k \sim K^{1-p}$
+    ($p < 1$) and $E = \sum N_k \sim K^{1+s}$: the rate is $E^{-(1-p)/(1+s)}$ (Appendix F; always slower
+    than $E^{-1/2}$).
+    """
+    p = check_nonnegative("step_exponent", step_exponent)
+    s = check_nonnegative("batch_exponent", batch_exponent)
+    total = 2 * p + s
+    if total <= 1:
+        return Summability(False, f"sum step^2/batch diverges: 2 p + s = {total:g} is not above 1.", 0.0)
+    if p > 1:
+        return Summability(True, f"sum step^2/batch is finite, but so is sum step (p = {p:g} > 1): no rate.", 0.0)
+    if p == 1:
+        return Summability(True, "sum step^2/batch is finite; sum step grows as log K: rate 1/log E.", 0.0)
+    rate = (1 - p) / (1 + s)
+    return Summability(True, f"sum step^2/batch is finite: 2 p + s = {total:g} > 1; rate E^-{rate:.4g}.", rate)
+
+
+def nonconvex_bound(
+    step_sizes: np.ndarray | list[float],
+    num_draws: np.ndarray | list[int],
+    initial_gap: Number,
+    objective_smoothness: Number,
+    second_moment: Number,
+) -> np.ndarray:
+    r"""The bound of $\min_{k<K}E|G_{\gamma_k}(w_k)|_\Lambda^2$ after each of $K = 1, 2, \dots$ steps.
+
+    **Arguments:**
+
+    - `step_sizes`, `num_draws`: $\gamma_k \in (0, 1/L)$ and $N_k$, one a step.
+    - `initial_gap`: $F(w_0)-\inf F$ or an upper bound of it.
+    - `objective_smoothness`: $L$ of the whole objective, $2M$ on $W_M$.
+    - `second_moment`: $\bar b$, of ONE draw.
+    """
+    gamma, draws = _sequences(step_sizes, num_draws)
+    gap = check_nonnegative("initial_gap", initial_gap)
+    smoothness = check_positive("objective_smoothness", objective_smoothness)
+    moment = check_nonnegative("second_moment", second_moment)
+    if np.any(gamma * smoothness >= 1):
+        raise ValueError(
+            f"step_sizes must be in (0, 1/objective_smoothness) = (0, {1 / smoothness:.6g}); the largest is "
+            f"{gamma.max():.6g}. Take smaller steps."
+        )
+    total = np.cumsum(gamma * (1 - gamma * smoothness))
+    return 4 * (gap + moment * np.cumsum(gamma / draws)) / total
+
+
+def second_moment(noise_slope: Number, noise_floor: Number, radius_squared: Number) -> float:
+    r"""$\bar b = aR^2+b$ when all iterates stay within $|w-w^\star|_{\Lambda^{-1}} \le R$."""
+    slope, floor = (
+        check_nonnegative("noise_slope", noise_slope),
+        check_nonnegative("noise_floor", noise_floor),
+    )
+    return slope * check_nonnegative("radius_squared", radius_squared) + floor

@@ -7,7 +7,6 @@ import pytest
 
 from provi.algorithms.mirror.randomised_iterate import draw_index, index_weights, two_phase
 from provi.theory import pgsvi
-from provi.theory import two_phase as theory
 from support.statistics import assert_mean
 
 ALPHA, SMOOTHNESS, YOUNG = 1.5, 2.0, 0.8
@@ -74,7 +73,7 @@ def test_best_of_several_runs_keeps_its_promise():
     variance, gap, ones = dim * noise**2, SMOOTHNESS / 2 * start @ start, np.ones(num_steps)
     bound = pgsvi.unbiased_bound(steps, ones, gap, 1.0, SMOOTHNESS, variance)[-1]
     mapping = pgsvi.mapping_bound(bound, pgsvi.progress(steps, 1.0, SMOOTHNESS), ones, 1.0, variance)
-    level = theory.level(3, 16, mapping, 1.0, variance, 0.25, ratio=2.0)
+    level = pgsvi.two_phase_level(3, 16, mapping, 1.0, variance, 0.25, ratio=2.0)
     keys = jax.random.split(jax.random.key(1), 64)
     repeat = jax.jit(jax.vmap(lambda key, args: two_phase(key, _run, _squared_length, args, 3), (0, None)))
     found = repeat(keys, args)

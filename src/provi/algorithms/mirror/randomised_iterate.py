@@ -5,7 +5,7 @@ the last iterate. R does not depend on the run: **draw it first and run R steps*
 nothing. $w_R$ is the iterate before step R. For constant steps R is uniform.
 
 Two phases: S independent runs, a fresh gradient at each $w_R$, the one with the smallest measured $|G|^2$ is kept.
-Markov's inequality makes all S fail with probability $\kappa^{-S}$ only (`theory.two_phase`, with the constants).
+Markov's inequality makes all S fail with probability $\kappa^{-S}$ only (`theory.pgsvi`, with the constants).
 """
 
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def two_phase(
     - `squared_length(key, w, args)`: $|\tilde G|^2$ of the step from w with a gradient of T fresh draws.
     - `args`: whatever both need (data, step sizes): arrays, so that new values do not recompile.
 
-    `theory.two_phase.plan` gives the numbers of runs and draws for a failure probability.
+    `theory.pgsvi.two_phase_plan` gives the numbers of runs and draws for a failure probability.
     """
     run_keys, fresh_keys = jax.random.split(key, (2, num_runs))
     candidates = jax.vmap(lambda k: run(k, args))(run_keys)

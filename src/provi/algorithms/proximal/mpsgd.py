@@ -33,7 +33,7 @@ from provi.schedules.batch_sizes import AbstractBatchSize, ConstantBatch, Polyno
 from provi.schedules.sampling import AbstractSampling
 from provi.schedules.step_sizes import AbstractStepSize, ConstantStep, PolynomialStep, as_step_size
 from provi.targets.base import AbstractTarget
-from provi.theory import mpsgd, mpsgd_dynamic, noise
+from provi.theory import mpsgd, noise
 from provi.theory.solution_region import smallest_scale
 
 STRATEGIES = ("decaying_step", "decaying_step_growing_batch", "growing_batch")
@@ -163,7 +163,7 @@ def plan_mpsgd_dynamic(
         "decaying_step_growing_batch": (0.5, exponent),
         "growing_batch": (0.0, 1 + exponent),
     }[strategy]
-    verdict = mpsgd_dynamic.summable(step_exponent, batch_exponent)
+    verdict = mpsgd.summable(step_exponent, batch_exponent)
     if not verdict.holds:
         raise ValueError(f"exponent={exponent} does not meet Theorem 7's condition: {verdict.reason}")
     inputs = _inputs(target, family, start, initial_distance_squared, reference_distance_squared)
@@ -179,7 +179,7 @@ def plan_mpsgd_dynamic(
         counter = np.arange(int(np.max(steps)))
         sizes = np.asarray(step_size(counter)) * np.ones(len(counter))
         draws = np.asarray(batch(counter)) * np.ones(len(counter), dtype=int)
-        return mpsgd_dynamic.bound(sizes, draws, distance, bound)[np.asarray(steps) - 1]
+        return mpsgd.dynamic_bound(sizes, draws, distance, bound)[np.asarray(steps) - 1]
 
     return {
         "step_size": step_size,

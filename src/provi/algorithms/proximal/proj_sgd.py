@@ -36,7 +36,7 @@ from provi.schedules.step_sizes import AbstractStepSize, ConstantStep, StronglyC
 from provi.targets.base import AbstractTarget
 from provi.targets.gaussian import Gaussian
 from provi.targets.regressions import LinearRegression
-from provi.theory import noise, proj_sgd_convex, proj_sgd_strongly_convex
+from provi.theory import noise, proj_sgd
 from provi.theory.solution_region import smallest_scale
 
 
@@ -166,16 +166,16 @@ def _convex(
 ) -> dict[str, Any]:
     distance = inputs.initial_distance_squared
     num_steps = planned_steps(
-        budget, accuracy, num_draws, lambda eps: proj_sgd_convex.steps_for_accuracy(eps, distance, bound)
+        budget, accuracy, num_draws, lambda eps: proj_sgd.convex_steps_for_accuracy(eps, distance, bound)
     )
-    gamma = proj_sgd_convex.step_size(num_steps, bound.slope)
+    gamma = proj_sgd.convex_step_size(num_steps, bound.slope)
 
     def curve(steps: np.ndarray) -> np.ndarray:
-        return np.asarray(proj_sgd_convex.bound(steps, gamma, distance, bound))
+        return np.asarray(proj_sgd.convex_bound(steps, gamma, distance, bound))
 
     return {
         "step_size": ConstantStep(gamma),
-        "averaging": GeometricAverage(proj_sgd_convex.averaging_factor(gamma, bound.slope), of="before"),
+        "averaging": GeometricAverage(proj_sgd.convex_averaging_factor(gamma, bound.slope), of="before"),
         "guarantee": inputs.guarantee("Proj-SGD, convex (paper 003, Theorem 11)", "gap", num_steps, curve),
     }
 
@@ -198,18 +198,18 @@ def _strongly_convex(
         budget,
         accuracy,
         num_draws,
-        lambda eps: proj_sgd_strongly_convex.steps_for_accuracy(eps, *common, schedule=schedule),
+        lambda eps: proj_sgd.steps_for_accuracy(eps, *common, schedule=schedule),
     )
     if schedule == "decaying":
-        largest = proj_sgd_strongly_convex.largest_constant_step_size(mu, bound.slope)
+        largest = proj_sgd.largest_constant_step_size(mu, bound.slope)
         step_size: Any = StronglyConvexStep(largest, mu / 2)
     else:
-        step_size = ConstantStep(proj_sgd_strongly_convex.best_constant_step_size(num_steps, *common))
+        step_size = ConstantStep(proj_sgd.best_constant_step_size(num_steps, *common))
 
     def curve(steps: np.ndarray) -> np.ndarray:
         if schedule == "decaying":
-            return np.asarray(proj_sgd_strongly_convex.decaying_step_bound(steps, *common))
-        return np.asarray(proj_sgd_strongly_convex.constant_step_bound(steps, float(step_size.value), *common))
+            return np.asarray(proj_sgd.decaying_step_bound(steps, *common))
+        return np.asarray(proj_sgd.constant_step_bound(steps, float(step_size.value), *common))
 
     corollary = " and Corollary 14" if bound.floor == 0 else ""
     return {

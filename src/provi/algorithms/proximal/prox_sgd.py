@@ -21,7 +21,7 @@ from provi.schedules.batch_sizes import AbstractBatchSize, as_batch_size
 from provi.schedules.sampling import AbstractSampling
 from provi.schedules.step_sizes import AbstractStepSize, ConstantStep, StronglyConvexStep, as_step_size
 from provi.targets.base import AbstractTarget
-from provi.theory import noise, prox_sgd_convex, prox_sgd_strongly_convex
+from provi.theory import noise, prox_sgd
 
 
 class ProxSGD(AbstractStochasticProximal):
@@ -131,18 +131,18 @@ def _convex(inputs: TheoremInputs, budget: int | None, accuracy: float | None, n
     bound = noise.minibatch_noise(_energy_noise(inputs), num_draws, 0.0, 0.0)
     distance, smoothness = inputs.initial_distance_squared, inputs.smoothness
     num_steps = planned_steps(
-        budget, accuracy, num_draws, lambda eps: prox_sgd_convex.steps_for_accuracy(eps, distance, bound, smoothness)
+        budget, accuracy, num_draws, lambda eps: prox_sgd.convex_steps_for_accuracy(eps, distance, bound, smoothness)
     )
-    gamma = prox_sgd_convex.step_size(num_steps, bound.slope, smoothness)
+    gamma = prox_sgd.convex_step_size(num_steps, bound.slope, smoothness)
 
     def curve(steps: np.ndarray) -> np.ndarray:
-        return np.asarray(prox_sgd_convex.bound(steps, gamma, distance, bound, smoothness))
+        return np.asarray(prox_sgd.convex_bound(steps, gamma, distance, bound, smoothness))
 
     return {
         "step_size": ConstantStep(gamma),
         "num_draws": num_draws,
         "estimator": Energy(),
-        "averaging": GeometricAverage(prox_sgd_convex.averaging_factor(gamma, bound.slope), of="after"),
+        "averaging": GeometricAverage(prox_sgd.convex_averaging_factor(gamma, bound.slope), of="after"),
         "guarantee": inputs.guarantee("Prox-SGD, convex (paper 003, Theorem 8)", "gap", num_steps, curve),
     }
 
@@ -165,20 +165,20 @@ def _strongly_convex(
         budget,
         accuracy,
         num_draws,
-        lambda eps: prox_sgd_strongly_convex.steps_for_accuracy(eps, *common, schedule=inverted),
+        lambda eps: prox_sgd.steps_for_accuracy(eps, *common, schedule=inverted),
     )
     if schedule == "decaying":
-        largest = prox_sgd_strongly_convex.largest_constant_step_size(mu, bound.slope)
+        largest = prox_sgd.largest_constant_step_size(mu, bound.slope)
         step_size: Any = StronglyConvexStep(largest, mu)
     elif schedule == "log_over_t":
-        step_size = ConstantStep(prox_sgd_strongly_convex.log_over_t_step_size(num_steps, mu))
+        step_size = ConstantStep(prox_sgd.log_over_t_step_size(num_steps, mu))
     else:
-        step_size = ConstantStep(prox_sgd_strongly_convex.best_constant_step_size(num_steps, *common))
+        step_size = ConstantStep(prox_sgd.best_constant_step_size(num_steps, *common))
 
     def curve(steps: np.ndarray) -> np.ndarray:
         if schedule == "decaying":
-            return np.asarray(prox_sgd_strongly_convex.decaying_step_bound(steps, *common))
-        return np.asarray(prox_sgd_strongly_convex.constant_step_bound(steps, float(step_size.value), *common))
+            return np.asarray(prox_sgd.decaying_step_bound(steps, *common))
+        return np.asarray(prox_sgd.constant_step_bound(steps, float(step_size.value), *common))
 
     return {
         "step_size": step_size,

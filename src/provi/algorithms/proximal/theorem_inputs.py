@@ -16,7 +16,7 @@ from provi.core.arguments import check_count, check_positive, double_precision
 from provi.core.tree import squared_norm
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget, Constant, declared, proven
-from provi.theory import existence, solution_region
+from provi.theory import solution_region
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _assumptions(
 ) -> tuple[tuple[str, str], ...]:
     constants = target.constants
     convexity = constants.strong_convexity
-    verdict = existence.minimiser_exists(
+    verdict = solution_region.minimiser_exists(
         # A convex potential whose density can be normalised grows at least linearly.
         growth_exponent=1.0,
         base_log_concave=family.base.log_concave,

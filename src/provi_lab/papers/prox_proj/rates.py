@@ -15,8 +15,8 @@ from provi.families.location_scale import Gaussian, LocationScale, Point
 from provi.targets.base import AbstractTarget
 from provi.targets.regressions import LogisticRegression
 from provi.theory import noise
-from provi.theory import proj_sgd_strongly_convex as proj_theory
-from provi.theory import prox_sgd_strongly_convex as prox_theory
+from provi.theory import proj_sgd as proj_theory
+from provi.theory import prox_sgd as prox_theory
 from provi_lab.common.replicates import MeanErrors, mean_interval, replicate
 from provi_lab.common.tables import Row
 

@@ -15,7 +15,7 @@ from provi.estimators import Entropy, StickingTheLanding
 from provi.families.location_scale import Gaussian as GaussianFamily
 from provi.report.style import INK, PALETTE
 from provi.targets.gaussian import Gaussian
-from provi.theory import noise, proj_sgd_strongly_convex
+from provi.theory import noise, proj_sgd
 from provi_lab.common.pictures import legend_below, picture
 from provi_lab.common.replicates import MeanErrors, Slope, log_slope, replicate
 from provi_lab.common.report import Claim, Report, publish
@@ -189,7 +189,7 @@ def measure(target: Gaussian, estimator: Any, multiple: int, replicates: int, fo
     start = family.point(np.asarray(optimum.point.loc) + 1.0, smoothness**-0.5)
     initial = float(squared_norm(subtract(start, optimum.point)))
     own = noise.stl_noise(dim=target.dim, smoothness=smoothness, residual_smoothness=0.0)
-    largest = proj_sgd_strongly_convex.largest_constant_step_size(mu, own.slope)
+    largest = proj_sgd.largest_constant_step_size(mu, own.slope)
     step_size = multiple * largest
     steps = np.unique(np.round(np.linspace(0, folds / (2 * step_size * mu), 41)).astype(int))
     recorded = replicate(
@@ -209,13 +209,11 @@ def measure(target: Gaussian, estimator: Any, multiple: int, replicates: int, fo
 def _bound(target: Gaussian, estimator: Any, steps: np.ndarray, step_size: float, initial: float) -> np.ndarray:
     mu, smoothness = curvatures(target)
     if isinstance(estimator, StickingTheLanding):
-        return np.asarray(
-            proj_sgd_strongly_convex.gaussian_target_bound(steps, step_size, initial, mu, smoothness, target.dim)
-        )
+        return np.asarray(proj_sgd.gaussian_target_bound(steps, step_size, initial, mu, smoothness, target.dim))
     # The mode is m*, so the distance from (mode, 0) to w* is |C*|.
     reference = float(np.trace(target.exact_posterior()[1]))
     entropy = noise.entropy_noise(dim=target.dim, smoothness=smoothness, reference_distance_squared=reference)
-    return np.asarray(proj_sgd_strongly_convex.constant_step_bound(steps, step_size, initial, mu, entropy))
+    return np.asarray(proj_sgd.constant_step_bound(steps, step_size, initial, mu, entropy))
 
 
 def draw(results: list[Any], strong_convexity: float) -> Any:

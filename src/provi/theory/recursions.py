@@ -1,4 +1,8 @@
-r"""What a contraction with growing noise gives: Theorem 31 of paper 003, corrected.
+r"""The two recursions that the theorems on stochastic gradients share.
+
+**A contraction with growing noise.**
+
+Theorem 31 of paper 003, corrected.
 
 **Problem and assumptions:** numbers $r_t \ge 0$ with
 $r_{t+1} \le (1-2\gamma_t\mu+2\gamma_t^2a)\,r_t + 2\gamma_t^2\sigma^2$, $\mu > 0$, $a > 0$, $\sigma^2 \ge 0$.
@@ -10,6 +14,15 @@ give (the switch is at $t_x \le \lceil 4a/\mu^2-1\rceil$, not at $4\lfloor a/\mu
 rounded.
 
 Prox-SGD and Proj-SGD are two choices of $(\mu, a, \sigma^2)$; their files say which.
+
+**The weighted telescope of the convex theorems.**
+
+**Assumption:** $2\gamma\,E[f(v_t)-f^\star] \le (1+x)\,r_t - r_{t+1} + y$ for $t = 0, \dots, T-1$,
+$r_t \ge 0$, $x, y \ge 0$, $f$ convex.
+**Inequality:** with $\theta = 1/(1+x)$ and $\bar v$ the average of $v_0, \dots, v_{T-1}$ with weights
+$\theta^{t+1}$, $E f(\bar v)-f^\star \le (r_0/S + y)/(2\gamma)$, $S = \sum_{t=1}^T\theta^t = (1-\theta^T)/x$.
+Multiply by $\theta^{t+1}$, sum, and use Jensen's inequality.
+**Reference:** 003, proofs of Theorems 8 and 11; 004, proof of Theorem 6.
 """
 
 import itertools
@@ -89,3 +102,22 @@ def unroll(factors: np.ndarray, additions: np.ndarray, start: float) -> np.ndarr
     """
     pairs = zip(np.maximum(factors, 0.0).tolist(), additions.tolist(), strict=True)
     return np.array(list(itertools.accumulate(pairs, lambda r, pair: pair[0] * r + pair[1], initial=start)))
+
+
+def averaging_factor(growth: float) -> float:
+    r"""$\theta = 1/(1+x)$."""
+    return 1 / (1 + growth)
+
+
+def weight_sum(num_steps: Counts, growth: float) -> Curve:
+    r"""$S = (1-\theta^T)/x$, and $T$ for $x = 0$."""
+    steps = check_counts("num_steps", num_steps)
+    if growth == 0:
+        return as_curve(steps)
+    # expm1 and log1p keep the digits of 1 - theta^T for small x.
+    return as_curve(-np.expm1(-steps * np.log1p(growth)) / growth)
+
+
+def weighted_average_bound(num_steps: Counts, step_size: float, growth: float, addition: float, start: float) -> Curve:
+    r"""$(r_0/S + y)/(2\gamma)$."""
+    return as_curve((start / weight_sum(num_steps, growth) + addition) / (2 * step_size))
