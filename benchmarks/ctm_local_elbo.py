@@ -29,9 +29,9 @@ jax.config.update("jax_enable_x64", True)
 from provi.core.compilation import enable_compilation_cache  # noqa: E402
 from provi.models.topics.corpus import Documents  # noqa: E402
 from provi.models.topics.draws import base_draws  # noqa: E402
-from provi.models.topics.elbo import document_elbos  # noqa: E402
+from provi.models.topics.e_step import document_elbos  # noqa: E402
 from provi.models.topics.local_steps import infer  # noqa: E402
-from provi.models.topics.mean_field import infer_mean_field, mean_field_bounds  # noqa: E402
+from provi.models.topics.newton import infer_mean_field, mean_field_bounds  # noqa: E402
 from provi.models.topics.model import LocalPosterior, TopicPrior  # noqa: E402
 from provi.models.topics.newton import infer_delta, infer_laplace  # noqa: E402
 

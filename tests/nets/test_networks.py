@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from provi.nets import LeNet5, Perceptron, ResNet18
-from provi.nets.resnet import BasicBlock, GroupNorm
-from provi.nets.small_networks import max_pool
+from provi.nets.architectures import BasicBlock, GroupNorm, max_pool
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.schedules.noise_batch import (
+from provi.schedules.batch_sizes import (
     GradientMoments,
     NoiseBatch,
     accumulate_chunks,

@@ -2,16 +2,16 @@
 
 import contextlib
 import difflib
+import importlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from provi.cli.certify import certify
 from provi.cli.fit import fit
-from provi.cli.lab import import_lab
 from provi.cli.options import Json, Output, Seed
 from provi.cli.program import Program
 
@@ -26,6 +26,25 @@ app.command()(fit)
 app.command()(certify)
 
 data_app = typer.Typer(help="Real data sets, by name.", no_args_is_help=True, rich_markup_mode=None)
+
+
+_ABSENT = (
+    "This command needs the lab, which is not installed: pip install 'provi[lab]', or pip install ./src/provi_lab from "
+    "a copy of the repository."
+)
+
+
+def import_lab(module: str) -> Any:
+    """The module `provi_lab.MODULE`; an `ImportError` that says what to install where there is no lab.
+
+    The one way from the library to the lab, which is a distribution of its own and may be absent.
+    """
+    try:
+        return importlib.import_module(f"provi_lab.{module}")
+    except ModuleNotFoundError as error:
+        if error.name != "provi_lab":
+            raise  # a package that the lab needs
+        raise ImportError(_ABSENT) from None
 
 
 def _show_version(wanted: bool) -> bool:

@@ -6,10 +6,10 @@ from provi.kernels.base import log_parameters as log_parameters
 from provi.kernels.base import parameter_names as parameter_names
 from provi.kernels.base import with_log_parameters as with_log_parameters
 from provi.kernels.linear import Linear as Linear
-from provi.kernels.periodic import Periodic as Periodic
 from provi.kernels.stationary import AbstractStationary as AbstractStationary
 from provi.kernels.stationary import Matern12 as Matern12
 from provi.kernels.stationary import Matern32 as Matern32
 from provi.kernels.stationary import Matern52 as Matern52
+from provi.kernels.stationary import Periodic as Periodic
 from provi.kernels.stationary import SquaredExponential as SquaredExponential
-from provi.kernels.white import White as White
+from provi.kernels.stationary import White as White

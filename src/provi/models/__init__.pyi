@@ -1,11 +1,11 @@
 from provi.models.conjugate.gaussian_mixture import VariationalGaussianMixture as VariationalGaussianMixture
 from provi.models.conjugate.latent_dirichlet_allocation import LatentDirichletAllocation as LatentDirichletAllocation
-from provi.models.glm.logistic_regression import LogisticRegression as LogisticRegression
-from provi.models.glm.regressors import GLM as GLM
-from provi.models.glm.regressors import LinearRegression as LinearRegression
-from provi.models.glm.regressors import PoissonRegression as PoissonRegression
-from provi.models.gp.classifier import GPClassifier as GPClassifier
-from provi.models.gp.regressor import GPRegressor as GPRegressor
+from provi.models.glm.regressions import GLM as GLM
+from provi.models.glm.regressions import LinearRegression as LinearRegression
+from provi.models.glm.regressions import LogisticRegression as LogisticRegression
+from provi.models.glm.regressions import PoissonRegression as PoissonRegression
+from provi.models.gp.estimators import GPClassifier as GPClassifier
+from provi.models.gp.estimators import GPRegressor as GPRegressor
 from provi.models.missing.estimator import MissingLogisticRegression as MissingLogisticRegression
 from provi.models.network.estimator import BayesianNetwork as BayesianNetwork
 from provi.models.topics.correlated_topic_model import CorrelatedTopicModel as CorrelatedTopicModel

@@ -5,9 +5,9 @@ from provi.schedules.averaging import NoiseWeightedAverage as NoiseWeightedAvera
 from provi.schedules.batch_sizes import AbstractBatchSize as AbstractBatchSize
 from provi.schedules.batch_sizes import ConstantBatch as ConstantBatch
 from provi.schedules.batch_sizes import FunctionBatch as FunctionBatch
+from provi.schedules.batch_sizes import NoiseBatch as NoiseBatch
 from provi.schedules.batch_sizes import OffsetPolynomialBatch as OffsetPolynomialBatch
 from provi.schedules.batch_sizes import PolynomialBatch as PolynomialBatch
-from provi.schedules.noise_batch import NoiseBatch as NoiseBatch
 from provi.schedules.sampling import AbstractSampling as AbstractSampling
 from provi.schedules.sampling import ReshuffledSampling as ReshuffledSampling
 from provi.schedules.sampling import UniformSampling as UniformSampling

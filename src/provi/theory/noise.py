@@ -165,7 +165,7 @@ def minibatch_noise(noise: NoiseBound, num_draws: int, mean_slope: Number, mean_
     **Inequality:** slope $a/N + (1-1/N)\,$`mean_slope`, floor $b/N + (1-1/N)\,$`mean_floor`, where
     $|\nabla(w)|^2 \le$ `mean_slope` $|w-w^\star|^2$ + `mean_floor`. For $\nabla l$: $2M^2$ and
     $2M^2|w^\star-\bar w|^2$. For $\nabla f$ on $W_M$: $4M^2$ and 0. Zeros give a bound of the *variance* of
-    $g_N$, which is all that `prox_sgd_convex` needs.
+    $g_N$, which is all that Theorem 8 (`prox_sgd`) needs.
     **Reference:** 004, Lemma 1.
     """
     num_draws = check_count("num_draws", num_draws)

@@ -7,7 +7,7 @@ $g_k$ unbiased given the past with $E|g_k-\nabla f(w_k)|^2 \le \theta^2|\nabla f
 linear rate, slower by the factor $1+\theta^2$, with no noise floor. Reached for $f = \frac L2|w|^2$, $\mu = L$.
 **Proof:** $E|g|^2 \le (1+\theta^2)|\nabla f|^2$ in $E f(w_+) \le f-\gamma|\nabla f|^2+\frac{L\gamma^2}2E|g|^2$.
 **What is not proven:** that a batch whose *measured* noise passes the test passes it in truth
-(`schedules.noise_batch`).
+(`schedules.NoiseBatch`).
 """
 
 import numpy as np

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.algorithms.mirror.randomised_iterate import draw_index, index_weights, two_phase
+from provi.algorithms.mirror.proximal_gradient import draw_index, index_weights, two_phase
 from provi.theory import pgsvi
 from support.statistics import assert_mean
 

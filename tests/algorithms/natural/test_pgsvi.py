@@ -16,7 +16,7 @@ from provi.algorithms.natural.pgsvi_spaces import SiteSpace
 from provi.diagnostics import exact_negative_elbo
 from provi.families import DualPoint, Gaussian, dual_gaussian
 from provi.kernels import SquaredExponential
-from provi.schedules.noise_batch import NoiseBatch
+from provi.schedules.batch_sizes import NoiseBatch
 from provi.targets import GaussianProcess
 from provi.targets.likelihoods import BernoulliLogit, Poisson, StudentT
 from support.linear_models import DIM, linear_model

@@ -139,7 +139,7 @@ def test_one_class_one_row_many_classes_and_nan():
 
 
 def test_too_many_rows_for_the_memory_are_refused(monkeypatch):
-    monkeypatch.setattr("provi.models.gp.estimator.available_bytes", lambda: 1000)
+    monkeypatch.setattr("provi.models.gp.estimators.available_bytes", lambda: 1000)
     with pytest.raises(ValueError, match="num_inducing=500"):
         GPClassifier().fit(X, LABELS)
 

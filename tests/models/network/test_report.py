@@ -62,6 +62,4 @@ def test_responses_have_no_calibration(tmp_path):
 
 def test_the_call_is_python():
     written = describe_call(BayesianNetwork(LeNet5, epochs=3, noise="local"))
-    assert (
-        "".join(written.split()) == "BayesianNetwork(epochs=3,network=provi.nets.small_networks.LeNet5,noise='local')"
-    )
+    assert "".join(written.split()) == "BayesianNetwork(epochs=3,network=provi.nets.architectures.LeNet5,noise='local')"

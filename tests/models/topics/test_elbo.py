@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from provi.models.topics.corpus import Documents
 from provi.models.topics.draws import base_draws
-from provi.models.topics.elbo import document_elbos, expected_counts, quick_elbos
+from provi.models.topics.e_step import document_elbos, expected_counts, quick_elbos
 from provi.models.topics.local_steps import infer
 from provi.models.topics.model import LocalPosterior, TopicPrior
 

@@ -7,9 +7,9 @@ import pytest
 from scipy.optimize import brentq, minimize
 from scipy.stats import norm
 
-from provi.models.topics.elbo import document_elbos
-from provi.models.topics.mean_field import _best_variance, infer_mean_field, mean_field_bounds
+from provi.models.topics.e_step import document_elbos
 from provi.models.topics.model import LocalPosterior
+from provi.models.topics.newton import _best_variance, infer_mean_field, mean_field_bounds
 from support.topic_documents import LENGTHS, assert_close_posteriors, divergence, padded, small_corpus
 
 ALARM = norm.isf(1e-6)

@@ -14,11 +14,10 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, multivariate_t, norm
 
 from provi.models.topics.draws import base_draws
-from provi.models.topics.elbo import document_elbos
+from provi.models.topics.e_step import document_elbos
 from provi.models.topics.local_steps import infer
-from provi.models.topics.mean_field import infer_mean_field, mean_field_bounds
 from provi.models.topics.model import LocalPosterior
-from provi.models.topics.newton import infer_delta, infer_laplace
+from provi.models.topics.newton import infer_delta, infer_laplace, infer_mean_field, mean_field_bounds
 from support.topic_documents import covariances, small_corpus
 
 ALARM = norm.isf(1e-6)

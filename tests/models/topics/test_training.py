@@ -10,8 +10,7 @@ import scipy.sparse as sp
 from provi.models.topics import training
 from provi.models.topics.corpus import Documents, bucket_documents
 from provi.models.topics.draws import no_draws
-from provi.models.topics.e_step import INFERENCES, LocalSettings, contribute, find_posteriors
-from provi.models.topics.elbo import document_elbos
+from provi.models.topics.e_step import INFERENCES, LocalSettings, contribute, document_elbos, find_posteriors
 from provi.models.topics.global_steps import GlobalSettings, accumulate, empty_statistics, starting_topics, update
 from provi.models.topics.model import BLOCK, TopicPrior
 from provi.models.topics.training import PATIENCE, SETTLING, Passes, stochastic_em

@@ -42,7 +42,7 @@ from provi.core.types import Count, Matrix, RandomKey, Scalar
 from provi.families.bases import Normal
 from provi.families.dual_gaussian import DualGaussian
 from provi.families.location_scale import LocationScale
-from provi.schedules.noise_batch import NoiseBatch
+from provi.schedules.batch_sizes import NoiseBatch
 from provi.schedules.sampling import AbstractSampling, ReshuffledSampling, UniformSampling
 from provi.targets.gaussian_process import GaussianProcess
 from provi.targets.likelihoods.base import AbstractLikelihood

@@ -8,10 +8,10 @@ from provi.families.exponential.discrete import PAPER_MULTINOMIAL_ALPHA as PAPER
 from provi.families.exponential.discrete import Bernoulli as Bernoulli
 from provi.families.exponential.discrete import Categorical as Categorical
 from provi.families.exponential.discrete import categorical_alpha as categorical_alpha
-from provi.families.exponential.full_gaussian import FullGaussian as FullGaussian
-from provi.families.exponential.full_gaussian import pack as pack
-from provi.families.exponential.full_gaussian import unpack as unpack
 from provi.families.exponential.gamma import Gamma as Gamma
 from provi.families.exponential.gaussian import DiagonalGaussian as DiagonalGaussian
+from provi.families.exponential.gaussian import FullGaussian as FullGaussian
 from provi.families.exponential.gaussian import UnitGaussian as UnitGaussian
 from provi.families.exponential.gaussian import gaussian_moments_alpha as gaussian_moments_alpha
+from provi.families.exponential.gaussian import pack as pack
+from provi.families.exponential.gaussian import unpack as unpack

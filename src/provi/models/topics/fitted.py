@@ -15,8 +15,7 @@ from provi.core.arguments import check_count, double_precision
 from provi.models.topics.completion import mean_shares, npmi_coherence, token_log_probabilities, umass_coherence
 from provi.models.topics.corpus import Documents, bucket_documents, coarse_width
 from provi.models.topics.draws import few_at_a_time, normal_pairs
-from provi.models.topics.e_step import find_posteriors
-from provi.models.topics.elbo import document_elbos
+from provi.models.topics.e_step import document_elbos, find_posteriors
 from provi.models.topics.model import LocalPosterior, Stratum, TopicPrior, in_blocks
 from provi.models.topics.options import read_options
 

@@ -16,8 +16,7 @@ from provi.algorithms.mirror.conjugate_svi import forgetting_rate
 from provi.core.arguments import double_precision
 from provi.models.topics.corpus import Corpus
 from provi.models.topics.draws import BaseDraws, base_draws, worker_pool
-from provi.models.topics.e_step import LocalSettings, contribute, find_posteriors
-from provi.models.topics.elbo import quick_elbos
+from provi.models.topics.e_step import LocalSettings, contribute, find_posteriors, quick_elbos
 from provi.models.topics.global_steps import (
     GlobalSettings,
     TopicStatistics,

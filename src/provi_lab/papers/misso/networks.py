@@ -15,10 +15,9 @@ from provi.algorithms.incremental.paced_misso import PacedMISSO
 from provi.algorithms.incremental.sag import SAG as SAGAlgorithm
 from provi.core.types import RandomKey
 from provi.data.loaders import load, local_copy
+from provi.nets.architectures import LeNet5, Perceptron, ResNet18
 from provi.nets.convolution import Conv2d
 from provi.nets.flat_network import flatten_network
-from provi.nets.resnet import ResNet18
-from provi.nets.small_networks import LeNet5, Perceptron
 from provi.schedules.batch_sizes import PolynomialBatch
 from provi.targets.bayesian_network import BayesianNetwork
 

@@ -1,0 +1,289 @@
+"""Gaussian-process classification and regression, also of counts, with the scikit-learn interface and a certificate."""
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from provi.algorithms.natural.sparse_learning import learn_sparse_hyperparameters
+from provi.core.arguments import available_bytes, check_count, double_precision
+from provi.families.location_scale import Gaussian
+from provi.fit import fit
+from provi.kernels import AbstractKernel, SquaredExponential
+from provi.models.certified_estimator import AbstractBinaryClassifier, AbstractCertifiedEstimator, read_two_classes
+from provi.models.gp.hyperparameters import learn_hyperparameters
+from provi.models.gp.prediction import (
+    exact_predictor,
+    log_predictive_densities,
+    predict_latent,
+    response_means,
+    sparse_predictor,
+)
+from provi.result import Fit
+from provi.structures.linear import LARGEST_LINEAR
+from provi.targets.gaussian_process import GaussianProcess
+from provi.targets.likelihoods import (
+    AbstractLikelihood,
+    BernoulliLogit,
+    BernoulliProbit,
+    GaussianNoise,
+    NegativeBinomial,
+    Poisson,
+    StudentT,
+    UserLikelihood,
+)
+from provi.targets.sparse_gaussian_process import SparseGaussianProcess
+
+_MATRICES = 4
+"""N x N matrices held at once at the least: K, and a factorisation for the predictions."""
+
+
+class AbstractGPEstimator(AbstractCertifiedEstimator):
+    """A Gaussian process with the scikit-learn interface; the constructors of the subclasses set the arguments."""
+
+    length_scale: Any
+    amplitude: Any
+    jitter: Any
+    kernel: Any
+    optimise_hyperparameters: Any
+    num_restarts: Any
+    num_inducing: Any
+    tol: Any
+    progress: Any
+    random_state: Any
+
+    def predict_latent(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of the latent function f at each row of X, in blocks of bounded memory."""
+        check_is_fitted(self)
+        points: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        return predict_latent(self._predictor, points)
+
+    def _fit_process(self, X: Any, response: np.ndarray, likelihood: AbstractLikelihood) -> None:
+        """Fit to checked data; sets `kernel_`, `likelihood_`, `fit_`, `elbo_`, `certificate_` and the predictor."""
+        kernel = self._chosen_kernel()
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        if self.num_inducing is None:
+            target, found, predictor = self._fit_exact(X, response, kernel, likelihood, seed)
+        else:
+            target, found, predictor = self._fit_sparse(X, response, kernel, likelihood, seed)
+        overflow = f"the mean of the {likelihood.name} likelihood may overflow under the prior"
+        self._store_fit(found, target.likelihood, f"scale X and y, or take a smaller amplitude; {overflow}")
+        self.kernel_ = target.kernel
+        self._predictor = predictor
+
+    def _fit_exact(self, X, response, kernel, likelihood, seed) -> tuple[GaussianProcess, Fit, Any]:
+        needed = _MATRICES * len(X) ** 2 * X.dtype.itemsize
+        if needed > available_bytes():
+            raise ValueError(
+                f"X has {len(X)} rows, and the exact process needs about {needed / 2**30:.1f} GiB for them: "
+                f"set num_inducing=500 for a sparse one."
+            )
+        target, start = GaussianProcess(X, response, kernel, likelihood, jitter=self.jitter), None
+        if self.optimise_hyperparameters:
+            learnt = learn_hyperparameters(
+                target, num_restarts=self.num_restarts, seed=seed, progress=bool(self.progress)
+            )
+            target, start = learnt.target, learnt.start
+        found = fit(target, tol=self.tol, seed=seed, start=start, progress=bool(self.progress))
+        return target, found, exact_predictor(target, found.posterior.point)
+
+    def _fit_sparse(self, X, response, kernel, likelihood, seed) -> tuple[SparseGaussianProcess, Fit, Any]:
+        if check_count("num_inducing", self.num_inducing) > LARGEST_LINEAR:
+            raise ValueError(f"num_inducing must be at most {LARGEST_LINEAR}, not {self.num_inducing}.")
+        target = SparseGaussianProcess(
+            X, response, self.num_inducing, kernel, likelihood, relative_jitter=self.jitter, seed=seed
+        )
+        start = None
+        if self.optimise_hyperparameters:
+            # The width of a user's likelihood is a setting of the quadrature, not of the model.
+            numbers = not isinstance(likelihood, UserLikelihood)
+            learnt = learn_sparse_hyperparameters(target, learn_likelihood=numbers, seed=seed)
+            target, start = learnt.target, learnt.start
+        family = Gaussian(target.dim)
+        found = fit(target, family, tol=self.tol, seed=seed, start=start, progress=bool(self.progress))
+        return target, found, sparse_predictor(target, found.posterior.point)
+
+    def _chosen_kernel(self) -> AbstractKernel:
+        if self.kernel is None:
+            return SquaredExponential(self.length_scale, self.amplitude)
+        if not isinstance(self.kernel, AbstractKernel):
+            raise ValueError(
+                f"kernel must be a kernel such as provi.kernels.SquaredExponential(0.5), not {self.kernel!r}."
+            )
+        for name in ("length_scale", "amplitude"):
+            if np.ndim(getattr(self, name)) > 0 or getattr(self, name) != 1.0:
+                raise ValueError(f"kernel and {name} are both given: set {name} in the kernel itself.")
+        return self.kernel
+
+
+CLASSIFICATION_LIKELIHOODS = {"logit": BernoulliLogit, "probit": BernoulliProbit}
+
+
+class GPClassifier(AbstractBinaryClassifier, AbstractGPEstimator):
+    r"""$P(y = 1) = \sigma(f(x))$, $f \sim GP(0, k)$: the best Gaussian approximation of the posterior of f.
+
+    **Arguments:**
+
+    - `length_scale`, `amplitude`: of the squared-exponential kernel $a^2e^{-|x - x'|^2/(2\ell^2)}$; `length_scale` may
+      have one number for each column. `kernel`: another one, of `provi.kernels`, in their place.
+    - `jitter`: added to the diagonal of the kernel matrix, noise of the function values at the data. With
+      `num_inducing` it is a share of the mean variance, added at the inducing points.
+    - `likelihood`: `"logit"`, `"probit"`, or a likelihood of `provi.targets.likelihoods` for labels 0 and 1.
+    - `optimise_hyperparameters`: maximise the ELBO over the kernel's numbers, from the given ones; `num_restarts`
+      further starts (exact process only).
+    - `num_inducing`: None for the exact process, O(N^3); a number of inducing points for a sparse one.
+    - `tol`: the fit ends when the ELBO is proven to be within `tol` nats of the best Gaussian's.
+    - `progress`: whether to show a bar. `random_state`: of restarts and of the choice of inducing points.
+
+    **Attributes:** `classes_`; `elbo_`, a lower bound on the log evidence, in nats; `certificate_`, what is proven
+    about it; `kernel_`, `likelihood_`; `fit_`, the `provi.Fit` with the posterior; `n_features_in_`.
+
+    Only two classes: wrap it in `sklearn.multiclass.OneVsRestClassifier` for more. With one class in y it is fitted to
+    equal labels, and predicts that class.
+    """
+
+    def __init__(
+        self,
+        length_scale: Any = 1.0,
+        amplitude: Any = 1.0,
+        *,
+        jitter: Any = 1e-6,
+        kernel: Any = None,
+        likelihood: Any = "logit",
+        optimise_hyperparameters: Any = False,
+        num_restarts: Any = 0,
+        num_inducing: Any = None,
+        tol: Any = 0.01,
+        progress: Any = False,
+        random_state: Any = None,
+    ):
+        self.length_scale = length_scale
+        self.amplitude = amplitude
+        self.jitter = jitter
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.optimise_hyperparameters = optimise_hyperparameters
+        self.num_restarts = num_restarts
+        self.num_inducing = num_inducing
+        self.tol = tol
+        self.progress = progress
+        self.random_state = random_state
+
+    @double_precision
+    def fit(self, X: Any, y: Any) -> "GPClassifier":
+        """Fit to the rows of X and their labels y, of any type."""
+        values, labels = validate_data(self, X, y, dtype=[np.float64, np.float32])
+        classes, response = read_two_classes(labels, type(self).__name__)
+        self._fit_process(values, response, self._chosen_likelihood())
+        self.classes_ = classes
+        return self
+
+    def _chosen_likelihood(self) -> AbstractLikelihood:
+        if isinstance(self.likelihood, AbstractLikelihood):
+            return self.likelihood
+        if not isinstance(self.likelihood, str) or self.likelihood not in CLASSIFICATION_LIKELIHOODS:
+            raise ValueError(f"likelihood must be 'logit', 'probit' or a likelihood object, not {self.likelihood!r}.")
+        return CLASSIFICATION_LIKELIHOODS[self.likelihood]()
+
+
+REGRESSION_LIKELIHOODS = ("gaussian", "student-t", "poisson", "negative-binomial")
+
+
+class GPRegressor(RegressorMixin, AbstractGPEstimator):
+    r"""$y \sim p(y | f(x))$, $f \sim GP(0, k)$: the best Gaussian approximation of the posterior of f.
+
+    With Gaussian noise the posterior itself: `elbo_` is then the log marginal likelihood.
+
+    **Arguments:**
+
+    - `length_scale`, `amplitude`, `kernel`, `jitter`, `optimise_hyperparameters`, `num_restarts`, `num_inducing`,
+      `tol`, `progress`, `random_state`: as for `GPClassifier`; the likelihood's own numbers below are optimised, too.
+    - `likelihood`: `"gaussian"`, `"student-t"`, `"poisson"` and `"negative-binomial"` (counts with the mean
+      $e^{f(x)}$), or a likelihood of `provi.targets.likelihoods`. A Student-t is not log-concave: no certificate.
+    - `noise_scale`: of the Gaussian and the Student-t noise, in units of y. `degrees_of_freedom`: of the Student-t.
+    - `dispersion`: r of the negative binomial, whose variance is $\mu + \mu^2/r$.
+
+    The prior mean of f is 0: subtract the mean of y where that is far off.
+
+    **Attributes:** `elbo_`, `certificate_`, `kernel_`, `likelihood_`, `fit_`, `n_features_in_`.
+    """
+
+    def __init__(
+        self,
+        length_scale: Any = 1.0,
+        amplitude: Any = 1.0,
+        *,
+        noise_scale: Any = 1.0,
+        degrees_of_freedom: Any = 4.0,
+        dispersion: Any = 1.0,
+        jitter: Any = 1e-6,
+        kernel: Any = None,
+        likelihood: Any = "gaussian",
+        optimise_hyperparameters: Any = False,
+        num_restarts: Any = 0,
+        num_inducing: Any = None,
+        tol: Any = 0.01,
+        progress: Any = False,
+        random_state: Any = None,
+    ):
+        self.length_scale = length_scale
+        self.amplitude = amplitude
+        self.noise_scale = noise_scale
+        self.degrees_of_freedom = degrees_of_freedom
+        self.dispersion = dispersion
+        self.jitter = jitter
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.optimise_hyperparameters = optimise_hyperparameters
+        self.num_restarts = num_restarts
+        self.num_inducing = num_inducing
+        self.tol = tol
+        self.progress = progress
+        self.random_state = random_state
+
+    @double_precision
+    def fit(self, X: Any, y: Any) -> "GPRegressor":
+        """Fit to the rows of X and their responses y."""
+        values, response = validate_data(self, X, y, dtype=[np.float64, np.float32], y_numeric=True)
+        self._fit_process(values, np.asarray(response), self._chosen_likelihood())
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """E[y] at each row of X; with `return_std` also the standard deviation of E[y | f], which has no noise of y.
+
+        That is the deviation of f itself for Gaussian and Student-t noise, as scikit-learn's, and of $e^f$ for counts.
+        """
+        mean, variance = self.predict_latent(X)
+        expected = response_means(self.likelihood_, mean, variance)
+        if not return_std:
+            return expected
+        if isinstance(self.likelihood_, Poisson | NegativeBinomial):
+            return expected, expected * np.sqrt(np.expm1(variance))
+        if isinstance(self.likelihood_, GaussianNoise | StudentT):
+            return expected, np.sqrt(variance)
+        raise ValueError("return_std is not known for this likelihood: see predict_latent for the latent variance.")
+
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
+        """log E p(y | f(x)) for each row of X and its response y: the score to compare models by on new data."""
+        mean, variance = self.predict_latent(X)
+        response = self.likelihood_.read_response(y, len(mean))
+        return log_predictive_densities(self.likelihood_, mean, variance, response)
+
+    def _chosen_likelihood(self) -> AbstractLikelihood:
+        if isinstance(self.likelihood, AbstractLikelihood):
+            return self.likelihood
+        match self.likelihood:
+            case "gaussian":
+                return GaussianNoise(self.noise_scale)
+            case "student-t":
+                return StudentT(self.degrees_of_freedom, self.noise_scale)
+            case "poisson":
+                return Poisson()
+            case "negative-binomial":
+                return NegativeBinomial(self.dispersion)
+        raise ValueError(
+            f"likelihood must be one of {', '.join(REGRESSION_LIKELIHOODS)} or a likelihood object, "
+            f"not {self.likelihood!r}."
+        )
