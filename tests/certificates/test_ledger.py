@@ -11,7 +11,7 @@ from rich.console import Console
 
 from provi.certificates.bounds import GapBound
 from provi.certificates.certificate import Assumption, Certificate, Counterexample, at_confidence
-from provi.certificates.posterior import PosteriorBound
+from provi.certificates.distance.bound import PosteriorBound
 
 BOUNDS = (
     GapBound("strong convexity (a)", math.inf, "proven", detail="no positive curvature bound"),

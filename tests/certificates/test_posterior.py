@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from provi.certificates.posterior import curvature_lower_bound, posterior_bound
+from provi.certificates.distance.posterior import curvature_lower_bound, posterior_bound
 from provi.families import Gaussian, LocationScale, Uniform
 from provi.targets import LinearRegression, LogDensity
 from support.linear_models import DIM, linear_model

@@ -10,7 +10,7 @@ import numpy as np
 from provi.algorithms.guarantee import Guarantee
 from provi.certificates.bounds import GapBound
 from provi.certificates.certificate import Assumption, Certificate, Counterexample
-from provi.certificates.posterior import PosteriorBound
+from provi.certificates.distance.bound import PosteriorBound
 from provi.families.base import AbstractFamily
 from provi.targets.base import AbstractTarget, Constant, Constants
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from provi.certificates.bounds import GapBound, at_most
-from provi.certificates.posterior import PosteriorBound
+from provi.certificates.distance.bound import PosteriorBound
 
 
 @dataclasses.dataclass(frozen=True)

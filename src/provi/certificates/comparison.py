@@ -34,7 +34,7 @@ def linear_difference_bound(
     total, size = 0.0, 0.0
     for sign, member in ((1.0, point), (-1.0, better)):
         root, loc = square_root(member), np.asarray(member.loc, np.float64)
-        likelihood, error = (float(x) for x in _likelihood(double, loc, root, rule))
+        likelihood, error = (float(x) for x in mean_likelihood(double, loc, root, rule))
         prior, prior_error = whitened_prior(target.prior, root, loc).energy
         log_det, log_det_error = _log_det(root)
         total += sign * (likelihood + prior - log_det) + error + prior_error + log_det_error
@@ -53,7 +53,7 @@ def _log_det(root: np.ndarray) -> tuple[float, float]:
 
 
 @eqx.filter_jit
-def _likelihood(target: AbstractLinearModel, loc: Any, root: Any, rule: Any) -> tuple[Any, Any]:
+def mean_likelihood(target: AbstractLinearModel, loc: Any, root: Any, rule: Any) -> tuple[Any, Any]:
     """The mean of the likelihood part, and a bound on its error."""
     eps = jnp.finfo(root.dtype).eps
 

@@ -14,7 +14,7 @@ from provi.certificates.bounds import GapBound
 from provi.certificates.build import Evidence, Query
 from provi.certificates.dual.bounds import dual_bounds, iterative_bounds
 from provi.certificates.dual.dual_pass import dual_negative_elbo
-from provi.certificates.posterior import dual_posterior_bound
+from provi.certificates.distance.posterior import dual_posterior_bound
 from provi.core.arguments import available_bytes
 from provi.families.base import AbstractFamily
 from provi.families.dual_gaussian import DualGaussian, DualPoint, dual_gaussian

@@ -10,9 +10,8 @@ from provi.algorithms.natural.site_table import SiteTable
 from provi.certificates.bounds import GapBound
 from provi.certificates.build import Evidence, Query
 from provi.certificates.comparison import linear_difference_bound
-from provi.certificates.linear.bounds import linear_model_bounds, unseen_share_of_rows
-from provi.certificates.monte_carlo.tail_audit import LARGEST_SHARE
-from provi.certificates.posterior import posterior_bound
+from provi.certificates.linear.bounds import linear_model_bounds
+from provi.certificates.distance.posterior import linear_posterior_bound
 from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
 from provi.families.location_scale import Gaussian, LocationScale, Point
@@ -96,9 +95,9 @@ class Linear(AbstractStructure):
             return sampled_evidence(self.target, self.family, point, constants, query)
         model = self.model
         bounds = linear_model_bounds(model, self.family, point) if query.known is None else query.known
-        posterior = None
-        if unseen_share_of_rows(model, point) <= LARGEST_SHARE:
-            posterior = posterior_bound(self.target, self.family, point, confidence=query.confidence, seed=query.seed)
+        posterior = linear_posterior_bound(
+            self.target, self.family, point, confidence=query.confidence, seed=query.seed
+        )
         return Evidence(bounds, posterior, None, len(bounds))
 
     def difference(self, point: Point, other: Point, *, delta: float, seed: int) -> Difference:

@@ -265,3 +265,10 @@ def _values(likelihood: Any, centre: Any, variance: Any, response: Any) -> Any:
         likelihood.moments(centre, variance, response).value,
         likelihood.moment_errors(centre, variance, response).value,
     )
+
+
+@quick_jit
+def mean_terms(likelihood: Any, centre: Any, variance: Any, response: Any) -> Any:
+    """The mean of every term under q, a bound on its error, and the term at the mean."""
+    centre, response = jnp.asarray(centre), jnp.asarray(response)
+    return *_values(likelihood, centre, variance, response), likelihood.potential(centre, response)

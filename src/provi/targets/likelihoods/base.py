@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import equinox as eqx
 import jax
@@ -70,6 +70,9 @@ class AbstractLikelihood(eqx.Module):
     def grounds(self) -> tuple[Status, str]:
         """The status of `log_concave` and of what follows from it, and the reason."""
         return "proven", f"the {self.name} likelihood is log-concave"
+
+    curvature_decay: ClassVar[float | None] = None
+    """kappa >= 0 such that the second derivative of log t'' is at least -kappa; None where there is no such number."""
 
     @property
     def self_concordance(self) -> float | None:

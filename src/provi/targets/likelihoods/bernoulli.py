@@ -258,6 +258,7 @@ class BernoulliLogit(AbstractLikelihood):
     """
 
     name: ClassVar[str] = "Bernoulli, logit link"
+    curvature_decay: ClassVar[float | None] = 0.5
     second_derivative: ClassVar[str] = "sigmoid(eta) sigmoid(-eta)"
 
     def potential(self, eta: Batch, y: Batch) -> Batch:

@@ -19,6 +19,7 @@ class GaussianNoise(AbstractLikelihood):
 
     scale: Scalar
     name: ClassVar[str] = "Gaussian"
+    curvature_decay: ClassVar[float | None] = 0.0
     second_derivative: ClassVar[str] = "1/scale^2"
 
     @double_precision

@@ -23,6 +23,7 @@ class NegativeBinomial(AbstractLikelihood):
 
     dispersion: Scalar
     name: ClassVar[str] = "negative binomial, log link"
+    curvature_decay: ClassVar[float | None] = 0.5
     second_derivative: ClassVar[str] = "(y + r) r exp(eta) / (r + exp(eta))^2"
 
     @double_precision

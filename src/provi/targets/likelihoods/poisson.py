@@ -19,6 +19,7 @@ class Poisson(AbstractLikelihood):
     """y ~ Poisson(exp(eta)): log-concave, not smooth; its means have a closed form."""
 
     name: ClassVar[str] = "Poisson, log link"
+    curvature_decay: ClassVar[float | None] = 0.0
     second_derivative: ClassVar[str] = "exp(eta)"
 
     def potential(self, eta: Batch, y: Batch) -> Batch:

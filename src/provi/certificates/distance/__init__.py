@@ -1,0 +1,1 @@
+"""How far q is from the posterior itself."""

@@ -1,0 +1,60 @@
+r"""How far q is from the posterior: KL, what follows from it for probabilities and means, and the bracket of the evidence.
+
+Everything follows from a bound K on KL(q || p). Total variation: Pinsker and Bretagnolle-Huber,
+$TV \le \min(\sqrt{K/2}, \sqrt{1 - e^{-K}})$. An interval that holds the share a of q: data processing,
+$a\log\frac ab + (1 - a)\log\frac{1 - a}{1 - b} \le K$ for its posterior probability b. Means and deviations: Talagrand's
+inequality in the metric of a lower bound H of the potential's Hessian, $W_H(q, p)^2 \le 2K$, so that for a coordinate
+$(\Delta\text{mean}_j)^2 + (\Delta\text{sd}_j)^2 \le 2K(H^{-1})_{jj}$. Proofs: docs/theory/posterior.md.
+"""
+
+import dataclasses
+import math
+
+
+@dataclasses.dataclass(frozen=True)
+class PosteriorBound:
+    """Upper bounds on the distance between q and the posterior, each in words of the user's own parameters.
+
+    - `kl`: nats, at the level `confidence`; `status`: 'proven' (finite-sample valid) or 'statistical' (what lies beyond
+      the draws is not bounded, or only loosely). - `total_variation`: the error of any posterior probability.
+    - `coordinate_error`: for each parameter a bound on both |mean_q - mean_p| and |sd_q - sd_p|.
+    - `num_samples`: draws. - `estimate`: of the quantity that bounds the KL; `statistical`, `proven`: its two bounds.
+    """
+
+    kl: float
+    total_variation: float
+    coordinate_error: tuple[float, ...]
+    confidence: float
+    num_samples: int
+    status: str = "statistical"
+    estimate: float = math.nan
+    statistical: float = math.inf
+    proven: float = math.inf
+
+    def content(self, probability: float) -> float:
+        """The least posterior probability of any set that holds the share `probability` of q."""
+        return least_content(probability, self.kl)
+
+
+def total_variation(kl: float) -> float:
+    """The smaller of Pinsker's and of Bretagnolle and Huber's bound."""
+    return min(math.sqrt(kl / 2), math.sqrt(-math.expm1(-kl)))
+
+
+def least_content(probability: float, kl: float) -> float:
+    """The smallest b with kl(probability || b) <= `kl`, rounded down: p(A) of a set A with q(A) = `probability`."""
+    a = float(probability)
+
+    def divergence(b: float) -> float:
+        return a * math.log(a / b) + (1 - a) * (math.log1p(-a) - math.log1p(-b))
+
+    if not math.isfinite(kl):
+        return 0.0
+    low, high = 0.0, a
+    for _ in range(200):
+        middle = (low + high) / 2
+        if middle <= 0 or divergence(middle) > kl:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,378 @@
+r"""Upper bounds on the convex conjugate of a potential at many points at once.
+
+In coordinates $z = m + Rw$ the potential is $f(w) = \phi(m + Rw) - \phi(m)$, and for a row u of the points
+$f^*(u) = \sup_w\langle u, w\rangle - f(w)$. Every w gives a lower bound; with $f - \tfrac12|w|_H^2$ convex, its residual
+$r = \nabla f(w) - u$ makes it an upper one, $f^*(u) \le \langle u, w\rangle - f(w) + \tfrac12|r|_{H^{-1}}^2$.
+
+The maximisers are found by L-BFGS with unit steps, all rows together, each until its own remainder is small: slopes
+only, and in float32, which is several times as fast; what is reported is evaluated at the end in float64, and rows that
+float32 could not finish go on in float64. The loop is on the host: 3 to 30 passes, each a call of a compiled function.
+"""
+
+import abc
+import dataclasses
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
+
+from provi.certificates.linear.bounds import rounded_down
+from provi.targets.base import AbstractTarget
+
+_EPS = float(np.finfo(float).eps)
+_NUMBERS_AT_ONCE, _LARGEST_CHUNK = 2**22, 512
+_MEMORY, _MOST_PASSES, _PATIENCE = 6, 60, 10
+_SINGLE_FLOOR = 1e-9
+"""Remainders below this are not sought in float32."""
+
+
+class AbstractProblem(eqx.Module):
+    """f in coordinates that may be changed, and a lower bound H of its Hessian."""
+
+    @property
+    @abc.abstractmethod
+    def dim(self) -> int:
+        """The length of w."""
+
+    @property
+    @abc.abstractmethod
+    def chunk(self) -> int:
+        """Points that one call evaluates."""
+
+    @abc.abstractmethod
+    def transformed(self, matrix: np.ndarray) -> "AbstractProblem":
+        """The same potential in the coordinates v of w = `matrix` v; host arrays."""
+
+    @abc.abstractmethod
+    def curvature(self) -> np.ndarray:
+        """H, rounded down."""
+
+    @abc.abstractmethod
+    def slopes(self, w: Any) -> Any:
+        """The gradient of f at each row of w, in the floating type of w; traced."""
+
+    @abc.abstractmethod
+    def evaluate(self, w: Any) -> tuple[Any, Any, Any, Any]:
+        """f and its gradient at each row of w, in float64, and bounds on the errors of f and of the gradient's norm."""
+
+
+class RowProblem(AbstractProblem):
+    r"""A Gaussian prior and terms of one number each: $f(w) = \tfrac12w'Hw + b'w + \sum_n\ell_n(\mu_n + x_n'Rw)$.
+
+    - `design`: X, or None for the identity. - `root`: R. - `centre`: mu. - `response`: y. - `likelihood`: the terms.
+    - `prior_curvature`, `prior_gradient`: H and b, in the coordinates of w; `curvature_error`, `gradient_error`: bounds
+      on the errors of H (spectral) and of b (norm).
+    - `row_error`, `centre_error`: bounds on the rounding of each x_n'R, in its norm, and of each mu_n.
+    """
+
+    design: Any
+    root: Any
+    centre: Any
+    response: Any
+    likelihood: Any
+    prior_curvature: Any
+    prior_gradient: Any
+    curvature_error: Any
+    gradient_error: Any
+    row_error: Any
+    centre_error: Any
+    largest_weight: float = eqx.field(static=True)
+    """An upper bound of the terms' second derivatives, or infinity."""
+
+    @property
+    def dim(self) -> int:
+        """The number of columns of R."""
+        return self.root.shape[1]
+
+    @property
+    def chunk(self) -> int:
+        """As many as keep the linear predictors of all of them in the cache, or nearly."""
+        return int(np.clip(2 ** int(math.log2(max(_NUMBERS_AT_ONCE // len(self.centre), 1))), 8, _LARGEST_CHUNK))
+
+    def transformed(self, matrix: np.ndarray) -> "RowProblem":
+        """H becomes A'HA, its error and those of the rows grow with |A|."""
+        size, rounding = float(np.linalg.norm(matrix, 2)), 4 * self.dim * _EPS
+        curvature = matrix.T @ np.asarray(self.prior_curvature) @ matrix
+        error = size**2 * (float(self.curvature_error) + rounding * float(np.linalg.norm(self.prior_curvature)))
+        gradient_error = float(self.gradient_error) + rounding * float(np.linalg.norm(self.prior_gradient))
+        rows = np.linalg.norm(self.root, axis=1)
+        sizes = rows if self.design is None else np.abs(np.asarray(self.design)) @ rows
+        return RowProblem(
+            self.design,
+            self.root @ matrix,
+            self.centre,
+            self.response,
+            self.likelihood,
+            (curvature + curvature.T) / 2,
+            matrix.T @ np.asarray(self.prior_gradient),
+            error,
+            size * gradient_error,
+            size * (np.asarray(self.row_error) + rounding * sizes),
+            self.centre_error,
+            self.largest_weight,
+        )
+
+    def curvature(self) -> np.ndarray:
+        """H less its error."""
+        return rounded_down(np.asarray(self.prior_curvature), float(self.curvature_error))
+
+    def _predictors(self, w: Any) -> Any:
+        moved = w @ self.root.T.astype(w.dtype)
+        moved = moved if self.design is None else moved @ jnp.asarray(self.design).T
+        return self.centre.astype(w.dtype)[None, :] + moved
+
+    def _collect(self, slopes: Any) -> Any:
+        rows = slopes if self.design is None else slopes @ jnp.asarray(self.design)
+        return rows @ self.root.astype(slopes.dtype)
+
+    def _terms(self, eta: Any) -> tuple[Any, Any]:
+        y = jnp.broadcast_to(jnp.asarray(self.response, eta.dtype), eta.shape)
+        values, pull = jax.vjp(lambda x: self.likelihood.potential(x, y), eta)
+        return values, pull(jnp.ones_like(values))[0]
+
+    def slopes(self, w: Any) -> Any:
+        """One product with X and one with X'."""
+        curvature, gradient = (x.astype(w.dtype) for x in (self.prior_curvature, self.prior_gradient))
+        return w @ curvature + gradient[None, :] + self._collect(self._terms(self._predictors(w))[1])
+
+    def evaluate(self, w: Any) -> tuple[Any, Any, Any, Any]:
+        """Sums of N products are off by N eps times the sum of their magnitudes; a predictor by what is stated."""
+        eps, double = float(jnp.finfo(w.dtype).eps), jnp.float64
+        eta, count = self._predictors(w), len(self.centre)
+        values, slopes = self._terms(eta)
+        first, _ = self._terms(self.centre[None, :])
+        prior, length = w @ self.prior_curvature, jnp.linalg.norm(w, axis=1)
+        # The terms are summed in float64 whatever they were computed in.
+        value = jnp.sum(values - first, axis=1, dtype=double)
+        value += 0.5 * jnp.sum(w * prior, axis=1, dtype=double) + jnp.sum(w * self.prior_gradient, axis=1, dtype=double)
+        gradient = prior + self.prior_gradient[None, :] + self._collect(slopes)
+        products, sums = (count + 8 * self.dim) * eps, 16 * self.dim * eps + count * _EPS
+        norms, sizes = self._row_norms(), jnp.abs(slopes)
+        # A predictor is off by `along` times |w|, and by `always`.
+        along, always = self.row_error + 16 * self.dim * eps * norms, self.centre_error
+        always = always + 16 * self.dim * eps * jnp.abs(self.centre)
+        size = jnp.sum(jnp.abs(values), axis=1) + jnp.sum(jnp.abs(first)) + length * jnp.linalg.norm(prior, axis=1)
+        value_error = sums * (size + length * jnp.linalg.norm(self.prior_gradient)) + self.gradient_error * length
+        value_error += 2 * (length * (sizes @ along) + sizes @ always) + 0.5 * self.curvature_error * length**2
+        if math.isfinite(self.largest_weight):
+            bent = self.largest_weight * (length * (norms @ along) + norms @ always)
+        else:
+            weights = jnp.abs(jax.jvp(lambda x: self._terms(x)[1], (eta,), (jnp.ones_like(eta),))[1])
+            bent = length * (weights @ (norms * along)) + weights @ (norms * always)
+        gradient_error = sizes @ (products * norms + self.row_error) + bent
+        gradient_error += products * (jnp.linalg.norm(prior, axis=1) + jnp.linalg.norm(self.prior_gradient) + length)
+        return value, gradient, value_error, gradient_error + self.gradient_error + self.curvature_error * length
+
+    def _row_norms(self) -> Any:
+        return jnp.linalg.norm(self.root if self.design is None else self.design @ self.root, axis=1)
+
+
+class DensityProblem(AbstractProblem):
+    """Any log density: f(w) = potential(m + R w) - potential(m), and H = R'LR with L a lower bound of its Hessian."""
+
+    target: AbstractTarget
+    loc: Any
+    root: Any
+    lower: Any
+
+    @property
+    def dim(self) -> int:
+        """Of the target."""
+        return self.root.shape[1]
+
+    @property
+    def chunk(self) -> int:
+        """Fewer where the target has many terms."""
+        terms = getattr(self.target, "num_terms", self.dim)
+        return int(np.clip(2 ** int(math.log2(max(_NUMBERS_AT_ONCE // max(terms, self.dim), 1))), 8, _LARGEST_CHUNK))
+
+    def transformed(self, matrix: np.ndarray) -> "DensityProblem":
+        """R becomes R A."""
+        return DensityProblem(self.target, self.loc, np.asarray(self.root) @ matrix, self.lower)
+
+    def curvature(self) -> np.ndarray:
+        """R'LR, less the rounding of the products."""
+        root, lower = np.asarray(self.root), np.asarray(self.lower)
+        size = np.linalg.norm(np.abs(root).T @ np.abs(lower) @ np.abs(root))
+        product = root.T @ lower @ root
+        return rounded_down((product + product.T) / 2, 4 * self.dim * _EPS * float(size))
+
+    def _potential(self, w: Any) -> Any:
+        return self.target.potential((self.loc + self.root @ w).astype(self.target.dtype))
+
+    def slopes(self, w: Any) -> Any:
+        """By automatic differentiation, in the target's floating type."""
+        return jax.lax.map(jax.grad(self._potential), w.astype(jnp.float64), batch_size=8).astype(w.dtype)
+
+    def evaluate(self, w: Any) -> tuple[Any, Any, Any, Any]:
+        """The rounding of the user's program is taken as 64 units in the last place of its value and gradient."""
+        values, gradients = jax.lax.map(jax.value_and_grad(self._potential), w, batch_size=8)
+        first = self._potential(jnp.zeros(self.dim))
+        unit = 64 * float(jnp.finfo(self.target.dtype).eps)
+        error = unit * (jnp.abs(values) + jnp.abs(first))
+        return values - first, gradients, error, unit * jnp.linalg.norm(gradients, axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Conjugates:
+    """`upper`: bounds on f*(u), one a row; `places`: the w that they are from; `passes`: evaluations of a row, at most;
+    `evaluations`: in all."""
+
+    upper: np.ndarray
+    places: np.ndarray
+    passes: int
+    evaluations: int
+
+
+def conjugates(
+    problem: AbstractProblem, points: np.ndarray, tolerance: float, rough: bool = False
+) -> Conjugates | None:
+    """Upper bounds at the rows of `points`, each within about `tolerance` of the best; None if H is not positive.
+
+    Infinite where the potential is not finite at what was found. With `rough`, a row problem is evaluated in float32,
+    its rounding charged, and nothing is done about rows that this leaves far off.
+    """
+    try:
+        factor = cholesky(problem.curvature(), lower=True)
+    except LinAlgError:
+        return None
+    inverse = solve_triangular(factor, np.eye(problem.dim), lower=True)
+    search = _Search(problem, inverse, np.asarray(points, np.float64))
+    rows = isinstance(problem, RowProblem)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if rows:
+            search.run(np.float32, max(tolerance, _SINGLE_FLOOR))
+        search.finish(tolerance, np.float32 if rows and rough else np.float64)
+    return Conjugates(search.upper, search.places, search.passes, search.evaluations)
+
+
+class _Search:
+    """The state of the maximisation: a place and the best bound of each row so far."""
+
+    def __init__(self, problem: AbstractProblem, inverse: np.ndarray, points: np.ndarray) -> None:
+        self.problem, self.inverse, self.points = problem, inverse, points
+        self.places, self.upper = points.copy(), np.full(len(points), np.inf)
+        self.largest = float(np.linalg.norm(inverse, 2))
+        self.passes = self.evaluations = 0
+        self.data: dict[Any, Any] = {}
+
+    def run(self, dtype: Any, tolerance: float, active: np.ndarray | None = None) -> None:
+        """L-BFGS on the `active` rows in this floating type, until their remainders are below `tolerance`."""
+        active = np.arange(len(self.points)) if active is None else active
+        points, inverse = self.points[active].astype(dtype), self.inverse.astype(dtype)
+        w = self.places[active].astype(dtype)
+        gradient = self._slopes(w) - points
+        pairs: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        step, best = -gradient, np.full(len(active), np.inf, dtype)
+        stalled = np.zeros(len(active), int)
+        for _ in range(_MOST_PASSES):
+            remainder = 0.5 * np.sum((gradient @ inverse.T) ** 2, axis=1)
+            better = remainder < 0.5 * best
+            stalled, best = np.where(better, 0, stalled + 1), np.fmin(remainder, best)
+            going = ~(remainder <= tolerance) & (stalled < _PATIENCE)
+            if not going.all():
+                self.places[active[~going]] = w[~going]
+                keep = (active, points, w, gradient, step, best, stalled)
+                active, points, w, gradient, step, best, stalled = (x[going] for x in keep)
+                pairs = [(a[going], b[going], c[going]) for a, b, c in pairs]
+            if not len(active):
+                return
+            trial = self._slopes(w + step) - points
+            change = trial - gradient
+            finite = np.isfinite(change).all(axis=1)
+            # Convex: past the minimum along the step the slope must have shrunk.
+            accepted = finite & (_inner(trial, step) <= 0.9 * np.abs(_inner(gradient, step)))
+            change = np.where(finite[:, None], change, 0)
+            curvature = _inner(step, change)
+            useful = curvature > 1e-7 * _inner(step, step)
+            scale = np.where(useful, 1 / np.where(useful, curvature, 1), 0).astype(dtype)
+            pairs = [*pairs[1 - _MEMORY :], (step, change, scale)]
+            w = np.where(accepted[:, None], w + step, w)
+            gradient = np.where(accepted[:, None], trial, gradient)
+            # A trial that taught nothing is tried again closer by.
+            step = np.where((accepted | useful)[:, None], -_quasi_newton(gradient, pairs), step / 4)
+        self.places[active] = w
+
+    def finish(self, tolerance: float, dtype: Any) -> None:
+        """Evaluate; in float64, rows that are not there yet go on, twice at most."""
+        rows = np.arange(len(self.points))
+        for attempt in range(3):
+            remainder = self._evaluate(rows, dtype)
+            rows = rows[~(remainder <= 2 * tolerance)]
+            if attempt == 2 or not len(rows) or dtype == np.float32:
+                return
+            self.run(np.float64, tolerance, rows)
+
+    def _evaluate(self, rows: np.ndarray, dtype: Any) -> np.ndarray:
+        """The bounds at the places of these rows, and their remainders."""
+        # What float32 holds of a place and of a point is exact in float64.
+        w = self.places[rows].astype(dtype)
+        points = self.points[rows]
+        found = self._in_chunks(_evaluate, dtype, w)
+        value, gradient, value_error, gradient_error = (np.asarray(x, np.float64) for x in found)
+        norm = np.linalg.norm((gradient - points) @ self.inverse.T, axis=1) + 2 * self.largest * gradient_error
+        remainder = 0.5 * norm**2
+        terms = points * w
+        upper = np.sum(terms, axis=1) - value + remainder + value_error
+        upper = upper + 4 * self.problem.dim * _EPS * np.sum(np.abs(terms), axis=1)
+        self.upper[rows] = np.fmin(self.upper[rows], np.where(np.isfinite(upper), upper, np.inf))
+        return remainder
+
+    def _slopes(self, w: np.ndarray) -> np.ndarray:
+        self.passes += 1
+        return self._in_chunks(_slopes, w.dtype, w)[0]
+
+    def _in_chunks(self, function: Any, dtype: Any, w: np.ndarray) -> tuple[np.ndarray, ...]:
+        """A call for each chunk of rows, the last one padded: one program for all."""
+        size = self.problem.chunk
+        self.evaluations += len(w)
+        if dtype not in self.data:
+            self.data[dtype] = _cast(self.problem, dtype)
+        parts = []
+        for start in range(0, len(w), size):
+            part = w[start : start + size]
+            padded = (
+                np.concatenate([part, np.zeros((size - len(part), w.shape[1]), dtype)]) if len(part) < size else part
+            )
+            parts.append(tuple(np.asarray(x)[: len(part)] for x in function(self.data[dtype], padded)))
+        return tuple(np.concatenate(each) for each in zip(*parts, strict=True))
+
+
+def _cast(problem: AbstractProblem, dtype: Any) -> AbstractProblem:
+    """A row problem with its arrays in `dtype`, on the device once for all; a density stays what it is."""
+    if isinstance(problem, DensityProblem):
+        return problem
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype) if _is_real(x) else x, problem)
+
+
+def _is_real(leaf: Any) -> bool:
+    return isinstance(leaf, float) or eqx.is_inexact_array_like(leaf)
+
+
+@eqx.filter_jit
+def _slopes(problem: AbstractProblem, w: Any) -> tuple[Any]:
+    return (problem.slopes(jnp.asarray(w)),)
+
+
+@eqx.filter_jit
+def _evaluate(problem: AbstractProblem, w: Any) -> tuple[Any, Any, Any, Any]:
+    return problem.evaluate(jnp.asarray(w))
+
+
+def _quasi_newton(gradient: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np.ndarray:
+    """The two-loop recursion of L-BFGS for every row, the inverse Hessian taken as the identity at first."""
+    vector, weights = gradient, []
+    for step, change, inverse in reversed(pairs):
+        weights.append(inverse * _inner(step, vector))
+        vector = vector - weights[-1][:, None] * change
+    for (step, change, inverse), weight in zip(pairs, reversed(weights), strict=True):
+        vector = vector + (weight - inverse * _inner(change, vector))[:, None] * step
+    return vector
+
+
+def _inner(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.einsum("ij,ij->i", a, b)

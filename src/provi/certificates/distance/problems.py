@@ -1,0 +1,130 @@
+"""q in its own coordinates, for each structure: the potential there, and its mean under q."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+
+from provi.algorithms.natural.natural_gradient import line_arguments
+from provi.certificates.comparison import mean_likelihood
+from provi.certificates.distance.conjugate import DensityProblem, RowProblem
+from provi.certificates.distance.dual_bound import Energy
+from provi.certificates.dual.dual_pass import EPS, DualPass, dual_pass, mean_terms
+from provi.certificates.linear.bounds import row_rounding
+from provi.families.dual_gaussian import DualGaussian, DualPoint
+from provi.families.location_scale import LocationScale, Point, square_root
+from provi.targets.base import AbstractTarget
+from provi.targets.linear_model import AbstractLinearModel, Rows, sum_over_rows
+from provi.targets.priors import whitened_prior
+
+
+def linear_problem(
+    target: AbstractLinearModel, family: LocationScale, point: Point
+) -> tuple[RowProblem, Energy] | None:
+    """A Gaussian q and a linear model, in float64; None where a mean under q is not finite."""
+    root, loc = square_root(point), np.asarray(point.loc, np.float64)
+    double, rule = line_arguments(target, family)
+    prior = whitened_prior(target.prior, root, loc)
+    mean, error = (float(x) for x in mean_likelihood(double, loc, root, rule))
+    here, size = (float(x) for x in _likelihood_at(double, loc))
+    error += target.num_terms * EPS * size + 4 * EPS * (abs(mean) + abs(here))
+    value = mean - here + 0.5 * float(np.sum(prior.scale**2))
+    error += 0.5 * prior.curvature_error * math.sqrt(len(loc)) + 4 * len(loc) * EPS * abs(value)
+    if not (math.isfinite(value) and math.isfinite(error)):
+        return None
+    design = np.asarray(double.design, np.float64)
+    row_error, centre_error = (np.asarray(x) for x in row_rounding(design, loc, jnp.asarray(root)))
+    problem = RowProblem(
+        design=design,
+        root=root,
+        centre=design @ loc,
+        response=np.asarray(double.response, np.float64),
+        likelihood=double.likelihood,
+        prior_curvature=prior.curvature,
+        prior_gradient=prior.gradient,
+        curvature_error=prior.curvature_error,
+        gradient_error=prior.gradient_error,
+        row_error=row_error,
+        centre_error=centre_error,
+        largest_weight=float(target.curvature[1]),
+    )
+    return problem, Energy(value, error)
+
+
+@eqx.filter_jit
+def _likelihood_at(target: AbstractLinearModel, loc: Any) -> tuple[Any, Any]:
+    """The likelihood part of the potential, and the sum of the magnitudes of its terms."""
+
+    def sums(block: Rows, real: Any) -> tuple[Any, Any]:
+        values = jnp.where(real, target.link_potential(block.design @ loc, block.response), 0)
+        return jnp.sum(values), jnp.sum(jnp.abs(values))
+
+    return sum_over_rows(target, sums)
+
+
+def dual_problem(target: Any, family: DualGaussian, point: DualPoint) -> tuple[RowProblem, Energy] | None:
+    r"""A Gaussian in dual form, in coordinates in which its prior is standard: $\eta = m_0 + Lv$, $K = LL'$.
+
+    There q has the covariance $(I + L'SL)^{-1} = RR'$ and the mean $L'a$, and nothing is ill-conditioned, however K is.
+    With $\eta$ go all other numbers: what was not observed has the same law given $\eta$ under q and under p.
+    """
+    at = dual_pass(target, family, point)
+    count, identity = len(at.centre), np.eye(len(at.centre))
+    try:
+        lower = cholesky(at.gram, lower=True, check_finite=False)
+        inner = cholesky(identity + lower.T @ (at.precision[:, None] * lower), lower=True, check_finite=False)
+    except np.linalg.LinAlgError:
+        return None
+    root = solve_triangular(inner, identity, lower=True, check_finite=False).T
+    rows = lower @ root
+    mean = lower.T @ np.asarray(point.dual_mean, np.float64)
+    values, errors, first = (np.asarray(x) for x in mean_terms(at.likelihood, at.centre, at.variance, at.response))
+    value = float(np.sum(values - first)) + 0.5 * (count - float(np.sum(at.precision * at.variance)))
+    error = float(np.sum(errors)) + _rounding(at, np.asarray(point.dual_mean, np.float64), values, first)
+    if not (math.isfinite(value) and math.isfinite(error)):
+        return None
+    size = np.linalg.norm(lower, axis=1) * float(np.linalg.norm(root))
+    relative = 4 * count * EPS
+    problem = RowProblem(
+        design=None,
+        root=rows,
+        centre=at.centre,
+        response=at.response,
+        likelihood=at.likelihood,
+        prior_curvature=root.T @ root,
+        prior_gradient=root.T @ mean,
+        curvature_error=relative * float(np.sum(root**2)),
+        gradient_error=relative * float(np.linalg.norm(root) * np.linalg.norm(mean)),
+        row_error=relative * size,
+        centre_error=at.centre_error,
+        largest_weight=float(target.likelihood.curvature_given(target.response)[1]),
+    )
+    return problem, Energy(value, error)
+
+
+def _rounding(at: DualPass, dual_mean: np.ndarray, values: np.ndarray, first: np.ndarray) -> float:
+    """Of the mean of the potential, and of K itself: a change of it by u sqrt(k_i k_j) moves ELBO and evidence by at
+    most u times the square of a sum over the slopes and site precisions, to first order; four times that is taken."""
+    slope = np.abs(at.gradient - dual_mean) + at.gradient_error
+    error = float(np.sum(slope * at.centre_error + (at.weight + at.weight_error + at.precision) * at.variance_error))
+    error += len(values) * EPS * (float(np.sum(np.abs(values) + np.abs(first))) + len(values))
+    unit = (len(values) + 2) * EPS + at.prior.unit
+    moved = np.sqrt(at.prior.size) * (np.abs(dual_mean) + slope + at.precision * np.sqrt(at.variance))
+    return error + 4 * unit * float(np.sum(moved)) ** 2
+
+
+def density_problem(target: AbstractTarget, point: Point, curvature: np.ndarray) -> tuple[DensityProblem, Energy]:
+    """A Gaussian q and any density whose Hessian is at least `curvature`; its mean under q is left to draws."""
+    root, loc = square_root(point), np.asarray(point.loc, np.float64)
+    bounds, smooth = target.curvature_bounds(), target.constants.smoothness
+    upper = None
+    if bounds is not None and bounds[1] is not None:
+        upper = root.T @ bounds[1] @ root
+    elif smooth.status in ("proven", "declared") and smooth.value is not None:
+        upper = float(smooth.value) * (root.T @ root)
+    if upper is not None:
+        upper = (upper + upper.T) / 2 + 1e-12 * float(np.trace(upper)) * np.eye(len(loc))
+    return DensityProblem(target, loc, root, curvature), Energy(None, 0.0, upper)
