@@ -28,6 +28,12 @@ _REACH, _LARGEST_SHIFT, _NUM_NODES = 9.0, 60.0, 512
 _DOUBLINGS, _HALVINGS = 50, 50
 
 
+def rounded(value: Batch, sign: int) -> Batch:
+    """`value`, a positive number off by at most thousands of units in its last place, moved up (1) or down (-1)."""
+    numbers = jnp.finfo(value.dtype)
+    return value * (1 + sign * 4096 * float(numbers.eps)) + (float(numbers.tiny) if sign > 0 else 0.0)
+
+
 class AbstractLikelihood(eqx.Module):
     r"""p(y | eta), one number eta a datum; t(eta) = -log p(y | eta) is its potential.
 
@@ -55,6 +61,16 @@ class AbstractLikelihood(eqx.Module):
     @abc.abstractmethod
     def mean_response(self, mean: Batch, variance: Batch) -> Batch:
         """E[y] for eta ~ N(mean, variance): the probability of a one for a Bernoulli likelihood."""
+
+    def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """A lower bound on t'' over [low, high], entry by entry, rounding included; the ends may be infinite."""
+        del high, y
+        return jnp.full_like(low, self.curvature[0])
+
+    def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """An upper bound on t'' over [low, high], likewise; infinite where there is none."""
+        del high, y
+        return jnp.full_like(low, self.curvature[1])
 
     def curvature_given(self, y: Any) -> tuple[float, float]:
         """The range of t'' over all eta for these responses: within `curvature`."""

@@ -36,10 +36,10 @@ import numpy as np
 from jax.scipy.special import erfc
 from jaxtyping import Array, Float
 
-from provi.core.normal_cdf import negative_log_normal_cdf
+from provi.core.normal_cdf import negative_log_normal_cdf, normal_curvature
 from provi.core.types import RandomKey
 from provi.targets.data import read_binary
-from provi.targets.likelihoods.base import AbstractLikelihood, Batch
+from provi.targets.likelihoods.base import AbstractLikelihood, Batch, rounded
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
 
 WEIGHTS = (
@@ -64,6 +64,9 @@ SLOPES = (
 )
 VALUE_ERROR, SIGMOID_ERROR, DENSITY_ERROR = 2e-8, 5e-9, 1e-8
 """Largest errors of the mixture for the softplus, for the sigmoid and for its derivative."""
+
+_FARTHEST = 1e8
+"""Here the probit's curvature is 0 or 1 to all digits, and infinite arguments would be 0 times infinity."""
 
 _ROOT_TWO, _ROOT_TWO_PI = float(np.sqrt(2)), float(np.sqrt(2 * np.pi))
 
@@ -251,6 +254,18 @@ def _softplus_jvp(primals, tangents):
     return softplus(x), jax.nn.sigmoid(x) * tangent
 
 
+def least_sigmoid_slope(low: Batch, high: Batch) -> Batch:
+    """A lower bound on s(1 - s), s the sigmoid, over [low, high]: it is even and falls with the distance from 0."""
+    farthest = jnp.maximum(jnp.abs(low), jnp.abs(high))
+    return rounded(jax.nn.sigmoid(farthest) * jax.nn.sigmoid(-farthest), -1)
+
+
+def most_sigmoid_slope(low: Batch, high: Batch) -> Batch:
+    """An upper bound on it: the value at the point nearest to 0."""
+    nearest = jnp.maximum(jnp.maximum(low, -high), 0)
+    return jnp.minimum(rounded(jax.nn.sigmoid(nearest) * jax.nn.sigmoid(-nearest), 1), 0.25)
+
+
 class BernoulliLogit(AbstractLikelihood):
     """y ~ Bernoulli(sigmoid(eta)): log-concave, t'' in (0, 1/4].
 
@@ -268,6 +283,14 @@ class BernoulliLogit(AbstractLikelihood):
     def curvature(self) -> tuple[float, float]:
         """(0, 1/4)."""
         return 0.0, 0.25
+
+    def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """At the end farther from 0."""
+        return least_sigmoid_slope(low, high)
+
+    def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """At the point nearest to 0."""
+        return most_sigmoid_slope(low, high)
 
     @property
     def self_concordance(self) -> float:
@@ -340,6 +363,17 @@ class BernoulliProbit(AbstractLikelihood):
     def curvature(self) -> tuple[float, float]:
         """(0, 1)."""
         return 0.0, 1.0
+
+    def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """At the largest t = (2y - 1) eta: the curvature falls in t."""
+        sign = 2 * y - 1
+        return rounded(normal_curvature(jnp.minimum(jnp.maximum(sign * low, sign * high), _FARTHEST)), -1)
+
+    def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """At the smallest t."""
+        sign = 2 * y - 1
+        nearest = jnp.clip(jnp.minimum(sign * low, sign * high), -_FARTHEST, _FARTHEST)
+        return jnp.minimum(rounded(normal_curvature(nearest), 1), 1.0)
 
     def read_response(self, y: Any, length: int) -> np.ndarray:
         """Zeros and ones, or booleans."""

@@ -10,7 +10,7 @@ import numpy as np
 from provi.core.arguments import check_positive, double_precision, floating_dtype
 from provi.core.types import RandomKey, Scalar
 from provi.targets.data import read_real
-from provi.targets.likelihoods.base import AbstractLikelihood, Batch
+from provi.targets.likelihoods.base import AbstractLikelihood, Batch, rounded
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
 
 
@@ -36,6 +36,14 @@ class GaussianNoise(AbstractLikelihood):
         """(1/scale^2, 1/scale^2)."""
         value = float(self.scale) ** -2.0
         return value, value
+
+    def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """1/scale^2."""
+        return rounded(jnp.ones_like(low) * self.scale.astype(low.dtype) ** -2.0, -1)
+
+    def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """1/scale^2."""
+        return rounded(jnp.ones_like(low) * self.scale.astype(low.dtype) ** -2.0, 1)
 
     @property
     def log_concave(self) -> bool:

@@ -10,8 +10,8 @@ from jax.scipy.special import gammaln
 from provi.core.arguments import check_positive, double_precision, floating_dtype
 from provi.core.types import RandomKey, Scalar
 from provi.targets.data import read_counts
-from provi.targets.likelihoods.base import AbstractLikelihood, Batch
-from provi.targets.likelihoods.bernoulli import softplus
+from provi.targets.likelihoods.base import AbstractLikelihood, Batch, rounded
+from provi.targets.likelihoods.bernoulli import least_sigmoid_slope, most_sigmoid_slope, softplus
 from provi.targets.likelihoods.poisson import draw_counts
 
 
@@ -46,6 +46,21 @@ class NegativeBinomial(AbstractLikelihood):
     def curvature_given(self, y: Any) -> tuple[float, float]:
         """(0, (max y + r)/4)."""
         return 0.0, (float(np.max(np.asarray(y))) + float(self.dispersion)) / 4
+
+    def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """At the end farther from log r."""
+        r, low, high = self._from_bend(low, high)
+        return rounded((y + r) * least_sigmoid_slope(low, high), -1)
+
+    def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """At the point nearest to log r."""
+        r, low, high = self._from_bend(low, high)
+        return rounded((y + r) * most_sigmoid_slope(low, high), 1)
+
+    def _from_bend(self, low: Batch, high: Batch) -> tuple[Scalar, Batch, Batch]:
+        """r, and the ends less log r."""
+        r = self.dispersion.astype(low.dtype)
+        return r, low - jnp.log(r), high - jnp.log(r)
 
     def read_response(self, y: Any, length: int) -> np.ndarray:
         """Counts 0, 1, 2, ..."""

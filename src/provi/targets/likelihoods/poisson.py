@@ -9,7 +9,7 @@ from jax.scipy.special import gammaln
 
 from provi.core.types import RandomKey
 from provi.targets.data import read_counts
-from provi.targets.likelihoods.base import AbstractLikelihood, Batch
+from provi.targets.likelihoods.base import AbstractLikelihood, Batch, rounded
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
 
 _LARGEST_RATE = 1e8
@@ -29,6 +29,14 @@ class Poisson(AbstractLikelihood):
     def curvature(self) -> tuple[float, float]:
         """(0, infinity)."""
         return 0.0, np.inf
+
+    def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """At the lower end."""
+        return rounded(jnp.exp(low), -1)
+
+    def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """At the upper end."""
+        return rounded(jnp.exp(high), 1)
 
     @property
     def self_concordance(self) -> float:

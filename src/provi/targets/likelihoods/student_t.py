@@ -11,7 +11,7 @@ from jax.scipy.special import gammaln
 from provi.core.arguments import check_positive, double_precision, floating_dtype
 from provi.core.types import RandomKey, Scalar
 from provi.targets.data import read_real
-from provi.targets.likelihoods.base import AbstractLikelihood, Batch
+from provi.targets.likelihoods.base import AbstractLikelihood, Batch, rounded
 
 
 class StudentT(AbstractLikelihood):
@@ -47,6 +47,15 @@ class StudentT(AbstractLikelihood):
         """(-1/8, 1) (df + 1)/(df scale^2): both are attained."""
         largest = (float(self.df) + 1) / (float(self.df) * float(self.scale) ** 2)
         return -largest / 8, largest
+
+    def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """The least of all, which is negative."""
+        return -self.most_curvature(low, high, y) / 8
+
+    def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """The largest of all."""
+        df, scale = self.df.astype(low.dtype), self.scale.astype(low.dtype)
+        return rounded(jnp.ones_like(low) * (df + 1) / (df * scale**2), 1)
 
     @property
     def log_concave(self) -> bool:
