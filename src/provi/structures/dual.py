@@ -12,7 +12,7 @@ from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient
 from provi.algorithms.natural.iterative_natural_gradient import IterativeNaturalGradient, estimated_elbo
 from provi.certificates.bounds import GapBound
 from provi.certificates.build import Evidence, Query
-from provi.certificates.dual.bounds import dual_bounds, iterative_bounds
+from provi.certificates.dual.bounds import dual_bounds, iterative_bounds, refuted_site
 from provi.certificates.dual.dual_pass import dual_negative_elbo
 from provi.certificates.posterior import dual_posterior_bound
 from provi.core.arguments import available_bytes
@@ -81,7 +81,7 @@ class Dual(AbstractStructure):
         del constants
         bounds = dual_bounds(self.target, self.family, point) if query.known is None else query.known
         posterior = dual_posterior_bound(self.target, self.family, point, confidence=query.confidence, seed=query.seed)
-        return Evidence(bounds, posterior, None, len(bounds))
+        return Evidence(bounds, posterior, refuted_site(self.target, self.family, point), len(bounds))
 
     def difference(self, point: DualPoint, other: DualPoint, *, delta: float, seed: int) -> Difference:
         """Without draws."""

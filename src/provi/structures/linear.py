@@ -10,7 +10,7 @@ from provi.algorithms.natural.site_table import SiteTable
 from provi.certificates.bounds import GapBound
 from provi.certificates.build import Evidence, Query
 from provi.certificates.comparison import linear_difference_bound
-from provi.certificates.linear.bounds import linear_model_bounds, unseen_share_of_rows
+from provi.certificates.linear.bounds import linear_model_bounds, refuted_link, unseen_share_of_rows
 from provi.certificates.monte_carlo.tail_audit import LARGEST_SHARE
 from provi.certificates.posterior import posterior_bound
 from provi.families.base import AbstractFamily
@@ -99,7 +99,7 @@ class Linear(AbstractStructure):
         posterior = None
         if unseen_share_of_rows(model, point) <= LARGEST_SHARE:
             posterior = posterior_bound(self.target, self.family, point, confidence=query.confidence, seed=query.seed)
-        return Evidence(bounds, posterior, None, len(bounds))
+        return Evidence(bounds, posterior, refuted_link(model, point), len(bounds))
 
     def difference(self, point: Point, other: Point, *, delta: float, seed: int) -> Difference:
         """Without draws."""

@@ -15,8 +15,10 @@ from provi.targets.base import Status
 from provi.targets.likelihoods.moments import (
     LinkMoments,
     MomentErrors,
+    Strip,
     graded_nodes,
     spread_of,
+    strip_errors,
     wide_errors,
     wide_moments,
 )
@@ -112,9 +114,22 @@ class AbstractLikelihood(eqx.Module):
         """E t, E t' and E t'' for eta ~ N(mean, variance): by quadrature, or in closed form."""
         return wide_moments(lambda eta: self.potential(eta, y), mean, variance, self.bend(y))
 
+    def strip(self, y: Batch) -> Strip | None:
+        """What is proven of t in the complex plane, for proven errors of the quadrature; None where nothing is."""
+        del y
+        return None
+
     def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
-        """Bounds on the errors of `moments`; infinite where nothing is known."""
-        return wide_errors(lambda eta: self.potential(eta, y), mean, variance, self.bend(y))
+        """Bounds on the errors of `moments` where `errors_proven`, else estimates; infinite where nothing is known."""
+        strip, bend = self.strip(y), self.bend(y)
+        if strip is None:
+            return wide_errors(lambda eta: self.potential(eta, y), mean, variance, bend)
+        return strip_errors(lambda eta: self.potential(eta, y), mean, variance, bend, strip)
+
+    @property
+    def errors_proven(self) -> bool:
+        """Whether `moment_errors` are bounds. Where not, no bound on the gap that rests on them is called proven."""
+        return False
 
     def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
         """E[u^j t''(mean + deviation u)] for j = 0, 1, 2 and u ~ N(0, 1), and a bound on their errors.
