@@ -3,9 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-import numpy as np
-
-from provi.algorithms.natural.natural_gradient import NaturalGradient
+from provi.algorithms.natural.natural_gradient import NaturalGradient, first_location
 from provi.algorithms.natural.site_table import SiteTable
 from provi.certificates.bounds import GapBound
 from provi.certificates.build import Evidence, Query
@@ -68,7 +66,7 @@ class Linear(AbstractStructure):
         return self.target.linear_model()
 
     def run(self, start: Point | None, request: Request) -> Answer:
-        """From the curvature at the prior mean, or from `start`; one step is one pass over the data.
+        """From the curvature at `first_location`, or from `start`; one step is one pass over the data.
 
         Where passes are long, one of the site table comes first (`warm_start`).
         """
@@ -76,7 +74,7 @@ class Linear(AbstractStructure):
             run_sampled = run_black_box if has_full_covariance(self.family) else run_whitened
             return run_sampled(self, start, request)
         model, family = self.model, self.family
-        point = family.point(np.asarray(model.prior.mean, np.float64), 1.0, model.dtype) if start is None else start
+        point = family.point(first_location(model), 1.0, model.dtype) if start is None else start
 
         def prove(member: Point) -> tuple[GapBound, ...]:
             return linear_model_bounds(model, family, member)

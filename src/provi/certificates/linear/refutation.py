@@ -21,7 +21,7 @@ class LinkCounterexample(Counterexample):
 
 
 def link_counterexample(likelihood: Any, centre: Any, variance: Any, response: Any) -> Counterexample | None:
-    """The datum whose second derivative, between two nodes of N(centre, variance), is farthest beyond what was declared.
+    """The datum whose second derivative between two nodes of N(centre, variance) is farthest beyond the declared limit.
 
     Only for a user's likelihood: those of the package are log-concave by proof.
     """

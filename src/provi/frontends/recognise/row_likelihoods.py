@@ -169,6 +169,15 @@ class PoissonRows(AbstractLikelihood):
         """At minus the offset."""
         return -_look_up(self.offset, y), jnp.ones_like(y)
 
+    def value_error_given(self, y: Any) -> float:
+        """Poisson's."""
+        return Poisson().value_error_given(self.counts)
+
+    def working_response(self, y: Batch) -> tuple[Batch, Batch]:
+        """Poisson's, moved by the offset."""
+        centre, weight = Poisson().working_response(_look_up(self.counts, y))
+        return centre - _look_up(self.offset, y), weight
+
     def likelihood_bend(self, y: Batch) -> tuple[Batch, Batch]:
         """Poisson's, moved by the offset."""
         centre, width = Poisson().likelihood_bend(_look_up(self.counts, y))

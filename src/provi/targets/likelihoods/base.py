@@ -102,6 +102,16 @@ class AbstractLikelihood(eqx.Module):
         """
         return 1e-11
 
+    def value_error_given(self, y: Any) -> float:
+        """`value_error` for these responses: larger where large counts leave fewer digits."""
+        del y
+        return self.value_error
+
+    def working_response(self, y: Batch) -> tuple[Batch, Batch] | None:
+        """An eta that y speaks for, and its weight: where to begin if the prior mean may be hopeless; else None."""
+        del y
+        return None
+
     def bend(self, y: Batch) -> tuple[Batch, Batch]:
         """Where t bends and over which width: there the quadrature of `moments` puts its nodes."""
         return jnp.zeros_like(y), jnp.ones_like(y)

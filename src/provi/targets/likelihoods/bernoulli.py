@@ -321,7 +321,8 @@ class BernoulliLogit(AbstractLikelihood):
         deviation = jnp.sqrt(variance)
         slope = jnp.minimum(SIGMOID_ERROR, 0.8 * VALUE_ERROR / deviation)
         weight = jnp.minimum(DENSITY_ERROR, 0.8 * SIGMOID_ERROR / deviation)
-        return MomentErrors(jnp.full_like(mean, VALUE_ERROR), slope, weight)
+        rounding = 32 * float(jnp.finfo(mean.dtype).eps) * (1 + jnp.abs(mean) + deviation)
+        return MomentErrors(VALUE_ERROR + rounding, slope, weight)
 
     @property
     def errors_proven(self) -> bool:

@@ -193,7 +193,8 @@ def strip_errors(link: Callable, mean: Any, variance: Any, bend: tuple[Any, Any]
     coarse, _ = _sums(link, mean, variance, bend, NUM_NODES)
     place = jnp.clip((centre - mean) / spread, -REACH - 1, REACH + 1)
     node, step = _midpoints(place, spread / width, FINE_NODES)
-    fine, _ = _node_sums(link, mean, spread, node, FINE_NODES)
+    sums, _ = _node_sums(link, mean, spread, node, FINE_NODES, magnitudes=True)
+    fine, sizes = sums[:3], sums[3:]
     height = jnp.clip(strip.height / spread, 0.5, 1.2)
     factor = jnp.exp(height**2 / 2) / jnp.cos(height / 2) * (2 / jnp.expm1(2 * jnp.pi * height / step) + _ENDS)
     far = jnp.abs(mean - centre) + spread
@@ -206,7 +207,7 @@ def strip_errors(link: Callable, mean: Any, variance: Any, bend: tuple[Any, Any]
     # The sum of n terms, each with its rounding and that of its eta.
     turned = slope + argument * second
     bounds = (
-        7.3 * factor * value + added * second + unit * (value + argument * slope + strip.size),
+        7.3 * factor * value + added * second + unit * (sizes[0] + argument * sizes[1] + strip.size),
         2.3 * factor * slope + added * third + unit * turned,
         5.6 * factor * slope / spread + added * fourth + 2 * unit * turned / spread,
     )

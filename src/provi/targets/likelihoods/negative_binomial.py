@@ -88,6 +88,11 @@ class NegativeBinomial(AbstractLikelihood):
         """By `strip`."""
         return True
 
+    def value_error_given(self, y: Any) -> float:
+        """And the rounding of terms of the size (y + r) log(y + r) that cancel."""
+        largest = float(np.max(np.asarray(y), initial=0.0)) + float(self.dispersion)
+        return self.value_error + 64 * float(np.finfo(float).eps) * largest * (1 + float(np.log1p(largest)))
+
     def likelihood_bend(self, y: Batch) -> tuple[Batch, Batch]:
         """Around log y, with the width 1/sqrt(t'') there; for y = 0 a step near 0."""
         r = self.dispersion.astype(y.dtype)

@@ -1,6 +1,6 @@
 """A likelihood that the user writes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -42,7 +42,7 @@ class UserLikelihood(AbstractLikelihood):
         log_prob: Any,
         log_concave: bool | None = None,
         *,
-        curvature: tuple[float, float] | None = None,
+        curvature: Sequence[Any] | None = None,
         centre: Callable | None = None,
         width: Any = 1.0,
     ):
@@ -58,14 +58,15 @@ class UserLikelihood(AbstractLikelihood):
         """
         if not callable(log_prob):
             raise ValueError("log_prob must be a function (y, eta) -> log p(y | eta).")
+        declared = None
         if curvature is not None:
-            low, high = (float(end) for end in curvature)
+            declared = low, high = float(curvature[0]), float(curvature[1])
             if not low <= high < np.inf:
                 raise ValueError(f"curvature must be (t0, t1) with t0 <= t1 and t1 finite, got {curvature}.")
             if log_concave is not None and bool(log_concave) != (low >= 0):
                 raise ValueError(f"curvature = {curvature} contradicts log_concave = {log_concave}.")
-            log_concave, curvature = low >= 0, (low, high)
-        self.declared_curvature = curvature
+            log_concave = low >= 0
+        self.declared_curvature = declared
         self.log_prob, self.declared_log_concave, self.centre = log_prob, bool(log_concave), centre
         self.width = jnp.asarray(np.asarray(check_positive("width", width)), floating_dtype(width))
 
