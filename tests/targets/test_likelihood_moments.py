@@ -32,10 +32,13 @@ def test_the_oracle_itself():
 
 @members
 def test_moments_are_within_their_stated_errors(name):
-    """The stated errors hold, and are below 1e-8 (2e-8 for the eight probits) up to a spread of 100 widths."""
+    """The stated errors hold, and are below 1e-8 up to a spread of 100 widths.
+
+    2e-8 for the eight probits; 1e-4 where convexity alone brackets the mean.
+    """
     mean, deviation, y = grid(name)
     moments, errors, _ = everything(MEMBERS[name], *(jnp.asarray(x) for x in (mean, deviation**2, y)))
-    limit = 2.1e-8 if name == "logit" else 1e-8
+    limit = {"logit": 2.1e-8, "user": 1e-4}.get(name, 1e-8)
     for row, (m, s, response) in enumerate(zip(mean, deviation, y, strict=True)):
 
         def integrands(eta, m=m, s=s, response=response):

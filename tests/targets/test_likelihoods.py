@@ -71,6 +71,36 @@ def test_curvature_range_and_log_concavity(name):
     assert likelihood.log_concave == (low >= 0) == (min(ends) >= -1e-9)
 
 
+@quick_jit
+def interval_curvature(likelihood, low, high, y):
+    return likelihood.least_curvature(low, high, y), likelihood.most_curvature(low, high, y)
+
+
+@members
+def test_curvature_on_an_interval(name):
+    """Between the bounds at 201 points of each interval; unless a bound is one of all eta, it is attained."""
+    likelihood, rng, size = MEMBERS[name], np.random.default_rng(3), 200
+    low = rng.uniform(-1, 1, size) * np.exp(rng.uniform(-2, 5, size))
+    high = low + np.exp(rng.uniform(-12, 3, size))
+    y = np.repeat(RESPONSES[name], size // 2)
+    least, most = (np.asarray(x) for x in interval_curvature(likelihood, *(jnp.asarray(x) for x in (low, high, y))))
+    eta = low + np.linspace(0, 1, 201)[:, None] * (high - low)
+    found = np.asarray(second_derivative(likelihood, jnp.asarray(eta.ravel()), jnp.asarray(np.tile(y, 201))))
+    found = found.reshape(201, size)
+    # Automatic differentiation has its own rounding where t'' is tiny.
+    slack = 1e-11 * np.abs(found) + 1e-13
+    assert (least <= found + slack).all() and (found - slack <= most).all()
+    if name not in ("t", "cauchy", "user"):
+        assert (least >= found.min(0) * (1 - 3e-12) - 1e-13).all()
+        inside = (most <= found.max(0) * (1 + 3e-12) + 1e-13) | (found.argmax(0) % 200 != 0)
+        assert inside.all()
+    ends = interval_curvature(likelihood, jnp.full(2, -np.inf), jnp.full(2, np.inf), jnp.asarray(y[[0, -1]]))
+    for row, response in enumerate(y[[0, -1]]):
+        lowest, highest = likelihood.curvature_given(np.array([response]))
+        assert lowest * (1 + 1e-11 * np.sign(-lowest)) <= ends[0][row] <= lowest + 1e-300
+        assert highest <= ends[1][row] * (1 + 1e-15) and ends[1][row] <= highest * (1 + 1e-11)
+
+
 @members
 def test_log_predictive_against_quadrature(name):
     mean, deviation, y = grid(name)

@@ -42,6 +42,17 @@ class GapBound:
     detail: str = ""
 
 
+def on_grounds_of(likelihood: Any, bounds: tuple[GapBound, ...], normal: bool = True) -> tuple[GapBound, ...]:
+    """The bounds, conditional where the errors of the likelihood's means are estimates and not bounds.
+
+    `normal`: whether the base is, whose law the proofs of a user's likelihood are about.
+    """
+    if likelihood.errors_proven and (normal or likelihood.grounds[0] == "proven"):
+        return bounds
+    reason = f"quadrature resolves the {likelihood.name} likelihood, also in its tails (its errors are estimates)"
+    return tuple(dataclasses.replace(bound, status="conditional", detail=bound.detail or reason) for bound in bounds)
+
+
 def log_det_gap(eigenvalues: np.ndarray) -> float:
     r"""J(S) = tr(S - I) - log det S = sup over B > 0 of log det B - <S, B - I>, from the eigenvalues of S.
 

@@ -7,14 +7,15 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import cho_solve
 
 from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient
 from provi.algorithms.natural.iterative_natural_gradient import IterativeNaturalGradient, estimated_elbo
 from provi.certificates.bounds import GapBound
 from provi.certificates.build import Evidence, Query
-from provi.certificates.dual.bounds import dual_bounds, iterative_bounds
-from provi.certificates.dual.dual_pass import dual_negative_elbo
 from provi.certificates.distance.posterior import dual_posterior_bound
+from provi.certificates.dual.bounds import LARGEST_FACTORISED, dual_bounds, iterative_bounds, refuted_site
+from provi.certificates.dual.dual_pass import dual_negative_elbo, inner_factor
 from provi.core.arguments import available_bytes
 from provi.families.base import AbstractFamily
 from provi.families.dual_gaussian import DualGaussian, DualPoint, dual_gaussian
@@ -54,7 +55,7 @@ class Dual(AbstractStructure):
         target: Any = self.target
         self.family.check_target(target)
         point = site_start(target, self.family) if start is None else start
-        error = float(target.likelihood.value_error)
+        error = float(target.likelihood.value_error_given(target.response))
         solver = solver_if_better(target, self.family)
         if solver is not None:
             return self._run_iteratively(point, solver, error, request)
@@ -80,8 +81,13 @@ class Dual(AbstractStructure):
         """Deterministic bounds on the gap; the distance to the posterior from draws."""
         del constants
         bounds = dual_bounds(self.target, self.family, point) if query.known is None else query.known
-        posterior = dual_posterior_bound(self.target, self.family, point, confidence=query.confidence, seed=query.seed)
-        return Evidence(bounds, posterior, None, len(bounds))
+        refuted = refuted_site(self.target, self.family, point)
+        posterior = None
+        if refuted is None:
+            posterior = dual_posterior_bound(
+                self.target, self.family, point, confidence=query.confidence, seed=query.seed
+            )
+        return Evidence(bounds, posterior, refuted, len(bounds))
 
     def difference(self, point: DualPoint, other: DualPoint, *, delta: float, seed: int) -> Difference:
         """Without draws."""
@@ -108,16 +114,31 @@ class Dual(AbstractStructure):
 
 
 def site_start(target: Any, family: DualGaussian) -> DualPoint:
-    """The prior; but where the curvature is unbounded (Poisson) with the sites of the likelihood at the prior's mean.
+    """The prior; but where the curvature is unbounded (Poisson) with the sites of the likelihood at the prior's mean,
+    or the Gaussian posterior of its working responses.
 
-    Under a wide prior the mean of exp(eta) is astronomical, and no step from there is of any use.
+    Under a wide prior the mean of exp(eta) is astronomical, and no step from there is of any use; and from the prior's
+    mean a Newton step towards a count of 10^6 overflows.
     """
     point, likelihood = family.prior_point(), target.likelihood
     if not likelihood.log_concave or math.isfinite(likelihood.curvature_given(target.response)[1]):
         return point
+    working = likelihood.working_response(jnp.asarray(target.response))
+    if working is not None and family.num_sites <= LARGEST_FACTORISED:
+        return working_point(family, *working)
     centre = jnp.asarray(np.asarray(family.site_mean))
     weight = np.asarray(likelihood.moments(centre, jnp.zeros_like(centre), target.response).weight)
     return DualPoint(point.dual_mean, jnp.asarray(np.where(np.isfinite(weight), np.maximum(weight, 0.0), 1.0)))
+
+
+def working_point(family: DualGaussian, response: Any, weight: Any) -> DualPoint:
+    """The posterior of `response` with noise of precision `weight`: a = (K + W^-1)^-1 (response - prior mean)."""
+    mean = np.asarray(family.site_mean)
+    response, weight = (np.asarray(x, np.float64) for x in (response, weight))
+    root = np.sqrt(weight)
+    factor = inner_factor(np.asarray(family.gram, np.float64), root)
+    solved = cho_solve((factor, True), root * (response - mean))
+    return DualPoint(*(jnp.asarray(x.astype(mean.dtype)) for x in (root * solved, weight)))
 
 
 def iterate(num_sites: int, itemsize: int, available: int, low_rank: bool) -> bool:

@@ -3,15 +3,13 @@
 import dataclasses
 from typing import ClassVar
 
-import numpy as np
-
-from provi.algorithms.natural.natural_gradient import NaturalGradient
+from provi.algorithms.natural.natural_gradient import NaturalGradient, first_location
 from provi.algorithms.natural.site_table import SiteTable
 from provi.certificates.bounds import GapBound
 from provi.certificates.build import Evidence, Query
 from provi.certificates.comparison import linear_difference_bound
-from provi.certificates.linear.bounds import linear_model_bounds
 from provi.certificates.distance.posterior import linear_posterior_bound
+from provi.certificates.linear.bounds import linear_model_bounds, refuted_link
 from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
 from provi.families.location_scale import Gaussian, LocationScale, Point
@@ -67,7 +65,7 @@ class Linear(AbstractStructure):
         return self.target.linear_model()
 
     def run(self, start: Point | None, request: Request) -> Answer:
-        """From the curvature at the prior mean, or from `start`; one step is one pass over the data.
+        """From the curvature at `first_location`, or from `start`; one step is one pass over the data.
 
         Where passes are long, one of the site table comes first (`warm_start`).
         """
@@ -75,7 +73,7 @@ class Linear(AbstractStructure):
             run_sampled = run_black_box if has_full_covariance(self.family) else run_whitened
             return run_sampled(self, start, request)
         model, family = self.model, self.family
-        point = family.point(np.asarray(model.prior.mean, np.float64), 1.0, model.dtype) if start is None else start
+        point = family.point(first_location(model), 1.0, model.dtype) if start is None else start
 
         def prove(member: Point) -> tuple[GapBound, ...]:
             return linear_model_bounds(model, family, member)
@@ -95,10 +93,13 @@ class Linear(AbstractStructure):
             return sampled_evidence(self.target, self.family, point, constants, query)
         model = self.model
         bounds = linear_model_bounds(model, self.family, point) if query.known is None else query.known
-        posterior = linear_posterior_bound(
-            self.target, self.family, point, confidence=query.confidence, seed=query.seed
-        )
-        return Evidence(bounds, posterior, None, len(bounds))
+        refuted = refuted_link(model, point)
+        posterior = None
+        if refuted is None:
+            posterior = linear_posterior_bound(
+                self.target, self.family, point, confidence=query.confidence, seed=query.seed
+            )
+        return Evidence(bounds, posterior, refuted, len(bounds))
 
     def difference(self, point: Point, other: Point, *, delta: float, seed: int) -> Difference:
         """Without draws."""

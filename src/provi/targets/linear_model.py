@@ -100,7 +100,7 @@ class AbstractLinearModel(AbstractRowModel):
     @property
     def value_error(self) -> float:
         """A bound on the error of one term's mean, as `gaussian_moments` computes it."""
-        return self.likelihood.value_error
+        return self.likelihood.value_error_given(self.response)
 
     def gaussian_moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
         """E t, E t' and E t'' for eta ~ N(mean, variance), one a data term."""

@@ -39,7 +39,7 @@ def linear_posterior_bound(
     if found is None:
         return None
     bound = dual_bound(*found, delta=1 - confidence, seed=seed, most_evaluations=_evaluations(model))
-    return _bound(bound, np.asarray(model.prior.variance(), np.float64), confidence)
+    return _bound(bound, np.asarray(model.prior.variance(), np.float64), confidence, model.likelihood.errors_proven)
 
 
 def dual_posterior_bound(
@@ -55,7 +55,7 @@ def dual_posterior_bound(
     bound = dual_bound(*found, delta=1 - confidence, seed=seed, most_evaluations=allowed)
     gram = np.diagonal(np.asarray(family.gram, np.float64))
     variance = gram if family.prior is None else np.asarray(family.prior_variance(), np.float64)
-    return _bound(bound, variance, confidence)
+    return _bound(bound, variance, confidence, target.likelihood.errors_proven)
 
 
 def posterior_bound(
@@ -71,7 +71,7 @@ def posterior_bound(
     allowed = int(np.clip(_WORK / (1000 * getattr(target, "num_terms", 10)), _FEWEST_EVALUATIONS, 40_000))
     bound = dual_bound(problem, energy, delta=1 - confidence, seed=seed, most_evaluations=allowed)
     inverse = solve_triangular(np.linalg.cholesky(curvature), np.eye(target.dim), lower=True)
-    return _bound(bound, np.sum(inverse**2, axis=0), confidence)
+    return _bound(bound, np.sum(inverse**2, axis=0), confidence, True)
 
 
 def curvature_lower_bound(target: AbstractTarget) -> np.ndarray | None:
@@ -89,11 +89,16 @@ def _evaluations(model: AbstractLinearModel) -> int:
     return int(np.clip(_WORK / (model.num_terms * (2 + 0.07 * model.dim)), _FEWEST_EVALUATIONS, _MOST_EVALUATIONS))
 
 
-def _bound(found: DualBound | None, variances: np.ndarray, confidence: float) -> PosteriorBound | None:
-    """The bound to report; `variances` are the diagonal of the inverse of H."""
+def _bound(
+    found: DualBound | None, variances: np.ndarray, confidence: float, exact: bool
+) -> PosteriorBound | None:
+    """The bound to report; `variances` are the diagonal of the inverse of H.
+
+    `exact`: whether the errors of means under q are bounds; what rests on estimates of them is not proven.
+    """
     if found is None or not math.isfinite(found.statistical):
         return None
-    proven = found.proven <= max(_LOOSE * found.statistical, 1e-6)
+    proven = exact and found.proven <= max(_LOOSE * found.statistical, 1e-6)
     kl = found.proven if proven else found.statistical
     return PosteriorBound(
         kl=kl,

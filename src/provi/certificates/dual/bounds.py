@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import LinAlgError, eigh
 
-from provi.certificates.bounds import LOCAL, GapBound, region_bound
+from provi.certificates.bounds import LOCAL, GapBound, on_grounds_of, region_bound
 from provi.certificates.dual.dual_pass import (
     EPS,
     ROUNDING,
@@ -98,7 +98,7 @@ def iterative_bounds(
     if less >= 1:
         return _no_bound("too far from the optimum: S may not be positive definite")
     covariance = (more - math.log1p(more)) + (-less - math.log1p(-less))
-    return (GapBound(NAME, float(0.5 * norm**2 + covariance), "proven"),)
+    return on_grounds_of(target.likelihood, (GapBound(NAME, float(0.5 * norm**2 + covariance), "proven"),))
 
 
 def _moved(
@@ -160,11 +160,21 @@ def dual_bounds(target: Any, family: DualGaussian, point: DualPoint) -> tuple[Ga
         if not all(np.isfinite(x).all() for x in numbers):
             return _no_bounds("the mean of a data term under q is infinite, or beyond the quadrature")
         covariance = covariance_part(at)
-        return linearisation_bound(at, covariance), local_bound(at, covariance)
+        return on_grounds_of(target.likelihood, (linearisation_bound(at, covariance), local_bound(at, covariance)))
     except LinAlgError:
         return _no_bounds("rounding has left K without a Cholesky factor: add jitter, or use float64")
     except OverflowError:
         return _no_bounds("too far from the optimum: the bounds are beyond the range of numbers")
+
+
+def refuted_site(target: Any, family: DualGaussian, point: DualPoint) -> Any:
+    """A counterexample to what the user declared of the likelihood, within reach of q; None for the package's own."""
+    if target.likelihood.grounds[0] == "proven" or not target.likelihood.log_concave:
+        return None
+    from provi.certificates.linear.refutation import link_counterexample  # a default fit has no need of it
+
+    at = dual_pass(target, family, point)
+    return link_counterexample(target.likelihood, at.centre, at.variance, at.response)
 
 
 def _no_bounds(reason: str) -> tuple[GapBound, ...]:

@@ -28,8 +28,8 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from provi.algorithms.natural.natural_gradient import line_arguments
-from provi.certificates.bounds import LOCAL, GapBound, local_weights, log_det_gap, region_bound
-from provi.certificates.monte_carlo.tail_audit import NODES, RANGE, REACH
+from provi.certificates.bounds import LOCAL, GapBound, local_weights, log_det_gap, on_grounds_of, region_bound
+from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point, square_root
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors, quadrature_moments
 from provi.targets.linear_model import AbstractLinearModel, Rows, keep, sum_over_rows
@@ -137,8 +137,8 @@ def moments_and_errors(
 ) -> tuple[LinkMoments, MomentErrors]:
     """The moments of every row and bounds on their errors; `rule` is None for the normal base.
 
-    A rule's errors are infinite beyond the spread that it was tested for, and where an unbounded link is not small
-    at the rule's last nodes: there the mean itself may be infinite.
+    A rule's errors are infinite beyond the spread that it was tested for, in widths of the link's bend, and where an
+    unbounded link is not small at the rule's last nodes: there the mean itself may be infinite.
     """
     if rule is None:
         return target.gaussian_moments(centre, variance, response), target.moment_errors(centre, variance, response)
@@ -152,7 +152,8 @@ def moments_and_errors(
     tail = weights[-1] * nodes[-1] * sum(jnp.abs(link(centre + sign * spread * nodes[-1])) for sign in (-1, 1))
     # The last node of a bounded base is an ordinary one: it has a weight.
     bounded = (weights[-1] > LARGEST_TAIL) | (tail <= LARGEST_TAIL * (1 + jnp.abs(moments.value)))
-    trusted = (spread <= LARGEST_SPREAD) & bounded
+    width = jnp.minimum(target.likelihood.bend(response)[1], 1)
+    trusted = (spread <= LARGEST_SPREAD * width) & bounded
     return moments, jax.tree.map(
         lambda moment: jnp.where(trusted, QUADRATURE_ERROR * (1 + jnp.abs(moment)), jnp.inf),
         MomentErrors(moments.value, moments.slope, moments.weight),
@@ -225,7 +226,21 @@ def linear_model_bounds(target: AbstractLinearModel, family: LocationScale, poin
         if not all(np.isfinite(x).all() for x in numbers):
             reason = "the mean of a data term under q is infinite, or beyond the quadrature; or the prior is singular"
             return tuple(GapBound(name, math.inf, "proven", detail=reason) for name in NAMES)
-        return strong_convexity_bound(at), linearisation_bound(at), local_bound(target, family, at)
+        bounds = strong_convexity_bound(at), linearisation_bound(at), local_bound(target, family, at)
+    return on_grounds_of(target.likelihood, bounds, isinstance(family.base, Normal))
+
+
+def refuted_link(target: AbstractLinearModel, point: Point) -> Any:
+    """A counterexample to what the user declared of the likelihood, within reach of q; None for the package's own."""
+    if target.likelihood.grounds[0] == "proven":
+        return None
+    from provi.certificates.linear.refutation import link_counterexample  # a default fit has no need of it
+
+    design = np.asarray(target.design, np.float64)
+    variance = np.sum((design @ square_root(point)) ** 2, axis=1)
+    if target.variance_offset is not None:
+        variance = variance + np.asarray(target.variance_offset)
+    return link_counterexample(target.likelihood, design @ np.asarray(point.loc), variance, target.response)
 
 
 def strong_convexity_bound(at: WhitenedPass) -> GapBound:
@@ -344,35 +359,3 @@ def prior_part(at: WhitenedPass) -> float:
     error /= math.sqrt(max(float(np.linalg.eigvalsh(at.prior)[0]), 1e-300))
     total = max(value, 0.0) + error * np.linalg.norm(own - other) + 0.5 * np.square(error)
     return float(total + 16 * dim * eps * size)
-
-
-def unseen_share_of_rows(target: AbstractLinearModel, point: Point) -> float:
-    r"""The share of $E[(t\,\sigma_n\ell_n'(\mu_n + \sigma_nt))^2]$ that draws of q do not see: the largest of a row.
-
-    What `monte_carlo.tail_audit` does along lines of any density; no draws are needed. A linear model has no
-    other directions in which a wall could stand.
-    """
-    loc = jnp.asarray(point.loc, target.dtype)
-    largest = float(_largest_row_share(target, loc, jnp.asarray(square_root(point), target.dtype)))
-    return largest if np.isfinite(largest) else 1.0
-
-
-@eqx.filter_jit
-def _largest_row_share(target: AbstractLinearModel, loc: Any, factor: Any) -> Any:
-    nodes = jnp.asarray(np.linspace(-RANGE, RANGE, NODES), loc.dtype)
-    density = jnp.exp(-0.5 * nodes**2)
-
-    def largest(block: Rows, real: Any) -> Any:
-        centre, spread = block.design @ loc, jnp.linalg.norm(block.design @ factor, axis=1)
-
-        def add(sums, node):
-            t, weight = node
-            _, pull = jax.vjp(lambda eta: target.smoothed_link(eta, block), centre + spread * t)
-            value = weight * (t * spread * pull(jnp.ones_like(centre))[0]) ** 2
-            return (sums[0] + value, sums[1] + jnp.where(jnp.abs(t) > REACH, value, 0)), None
-
-        zero = jnp.zeros_like(centre)
-        (total, outside), _ = jax.lax.scan(add, (zero, zero), (nodes, density / jnp.sum(density)))
-        return jnp.max(jnp.where(real, outside / jnp.maximum(total, 1), 0))
-
-    return sum_over_rows(target, largest, jnp.maximum)

@@ -11,8 +11,13 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from provi.targets.likelihoods.base import AbstractLikelihood, Batch
-from provi.targets.likelihoods.bernoulli import VALUE_ERROR, BernoulliLogit
+from provi.targets.likelihoods.base import AbstractLikelihood, Batch, rounded
+from provi.targets.likelihoods.bernoulli import (
+    VALUE_ERROR,
+    BernoulliLogit,
+    least_sigmoid_slope,
+    most_sigmoid_slope,
+)
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
 from provi.targets.likelihoods.poisson import Poisson
 
@@ -40,6 +45,7 @@ class BinomialRows(AbstractLikelihood):
     failures: Table
     offset: Table
     name: ClassVar[str] = "binomial, logit link"
+    curvature_decay: ClassVar[float | None] = 0.5
     second_derivative: ClassVar[str] = "N sigmoid(x) sigmoid(-x), x = eta + offset"
 
     def potential(self, eta: Batch, y: Batch) -> Batch:
@@ -52,6 +58,18 @@ class BinomialRows(AbstractLikelihood):
     def curvature(self) -> tuple[float, float]:
         """(0, max N/4)."""
         return 0.0, float(np.max(np.asarray(self.successes) + np.asarray(self.failures))) / 4
+
+    def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """At the end farther from minus the offset."""
+        hits, misses, offset = self._rows(y, jnp.zeros_like(low))
+        low, high = _widened(low, high, offset)
+        return rounded((hits + misses) * least_sigmoid_slope(low, high), -1)
+
+    def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """At the point nearest to minus the offset."""
+        hits, misses, offset = self._rows(y, jnp.zeros_like(low))
+        low, high = _widened(low, high, offset)
+        return rounded((hits + misses) * most_sigmoid_slope(low, high), 1)
 
     @property
     def value_error(self) -> float:
@@ -82,6 +100,11 @@ class BinomialRows(AbstractLikelihood):
         size = gammaln(trials + 1) + trials * (1 + jnp.abs(x) + jnp.sqrt(variance))
         return MomentErrors(trials * error.value + unit * size, trials * error.slope, trials * error.weight)
 
+    @property
+    def errors_proven(self) -> bool:
+        """A closed form."""
+        return True
+
     def bend(self, y: Batch) -> tuple[Batch, Batch]:
         """At minus the offset."""
         return -_look_up(self.offset, y), jnp.ones_like(y)
@@ -107,6 +130,7 @@ class PoissonRows(AbstractLikelihood):
     counts: Table
     offset: Table
     name: ClassVar[str] = "Poisson with offsets, log link"
+    curvature_decay: ClassVar[float | None] = 0.0
     second_derivative: ClassVar[str] = "exp(eta + offset)"
 
     def potential(self, eta: Batch, y: Batch) -> Batch:
@@ -117,6 +141,14 @@ class PoissonRows(AbstractLikelihood):
     def curvature(self) -> tuple[float, float]:
         """(0, infinity)."""
         return Poisson().curvature
+
+    def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """At the lower end."""
+        return Poisson().least_curvature(*_widened(low, high, _look_up(self.offset, y)), y)
+
+    def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """At the upper end."""
+        return Poisson().most_curvature(*_widened(low, high, _look_up(self.offset, y)), y)
 
     def read_response(self, y: Any, length: int) -> np.ndarray:
         """The positions of the rows."""
@@ -130,9 +162,23 @@ class PoissonRows(AbstractLikelihood):
         """Rounding."""
         return Poisson().moment_errors(mean + _look_up(self.offset, y), variance, _look_up(self.counts, y))
 
+    @property
+    def errors_proven(self) -> bool:
+        """A closed form."""
+        return True
+
     def bend(self, y: Batch) -> tuple[Batch, Batch]:
         """At minus the offset."""
         return -_look_up(self.offset, y), jnp.ones_like(y)
+
+    def value_error_given(self, y: Any) -> float:
+        """Poisson's."""
+        return Poisson().value_error_given(self.counts)
+
+    def working_response(self, y: Batch) -> tuple[Batch, Batch]:
+        """Poisson's, moved by the offset."""
+        centre, weight = Poisson().working_response(_look_up(self.counts, y))
+        return centre - _look_up(self.offset, y), weight
 
     def likelihood_bend(self, y: Batch) -> tuple[Batch, Batch]:
         """Poisson's, moved by the offset."""
@@ -142,6 +188,13 @@ class PoissonRows(AbstractLikelihood):
     def mean_response(self, mean: Batch, variance: Batch) -> Batch:
         """Not without the row."""
         raise ValueError("PoissonRows has no mean_response: the offset belongs to a row of the data.")
+
+
+def _widened(low: Batch, high: Batch, offset: Batch) -> tuple[Batch, Batch]:
+    """The interval moved by the offset, and wider by the rounding of that."""
+    slack = float(jnp.finfo(low.dtype).eps)
+    low, high = low + offset - slack * (jnp.abs(low) + jnp.abs(offset)), high + offset
+    return low, high + slack * (jnp.abs(high) + jnp.abs(offset))
 
 
 def _log_choose(hits: Batch, misses: Batch) -> Batch:

@@ -110,7 +110,7 @@ class AbstractGLM(AbstractCertifiedEstimator):
         found = fit(target, tol=self.tol, seed=seed, progress=bool(self.progress))
         remedy = "scale the columns of X, and y if it is real, or take a smaller prior_scale"
         self._store_fit(found, target.likelihood, remedy)
-        if found.outcome is not Outcome.TOLERANCE:
+        if found.outcome not in (Outcome.TOLERANCE, Outcome.CONDITIONAL):
             warnings.warn(
                 f"The fit did not reach tol={self.tol} nats ({found.message}); certificate_ says what is proven.",
                 ConvergenceWarning,

@@ -15,8 +15,10 @@ from provi.targets.base import Status
 from provi.targets.likelihoods.moments import (
     LinkMoments,
     MomentErrors,
+    Strip,
     graded_nodes,
     spread_of,
+    strip_errors,
     wide_errors,
     wide_moments,
 )
@@ -26,6 +28,12 @@ Batch: TypeAlias = Float[Array, " batch"]
 
 _REACH, _LARGEST_SHIFT, _NUM_NODES = 9.0, 60.0, 512
 _DOUBLINGS, _HALVINGS = 50, 50
+
+
+def rounded(value: Batch, sign: int) -> Batch:
+    """`value`, a positive number off by at most thousands of units in its last place, moved up (1) or down (-1)."""
+    numbers = jnp.finfo(value.dtype)
+    return value * (1 + sign * 4096 * float(numbers.eps)) + (float(numbers.tiny) if sign > 0 else 0.0)
 
 
 class AbstractLikelihood(eqx.Module):
@@ -55,6 +63,16 @@ class AbstractLikelihood(eqx.Module):
     @abc.abstractmethod
     def mean_response(self, mean: Batch, variance: Batch) -> Batch:
         """E[y] for eta ~ N(mean, variance): the probability of a one for a Bernoulli likelihood."""
+
+    def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """A lower bound on t'' over [low, high], entry by entry, rounding included; the ends may be infinite."""
+        del high, y
+        return jnp.full_like(low, self.curvature[0])
+
+    def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """An upper bound on t'' over [low, high], likewise; infinite where there is none."""
+        del high, y
+        return jnp.full_like(low, self.curvature[1])
 
     def curvature_given(self, y: Any) -> tuple[float, float]:
         """The range of t'' over all eta for these responses: within `curvature`."""
@@ -87,6 +105,16 @@ class AbstractLikelihood(eqx.Module):
         """
         return 1e-11
 
+    def value_error_given(self, y: Any) -> float:
+        """`value_error` for these responses: larger where large counts leave fewer digits."""
+        del y
+        return self.value_error
+
+    def working_response(self, y: Batch) -> tuple[Batch, Batch] | None:
+        """An eta that y speaks for, and its weight: where to begin if the prior mean may be hopeless; else None."""
+        del y
+        return None
+
     def bend(self, y: Batch) -> tuple[Batch, Batch]:
         """Where t bends and over which width: there the quadrature of `moments` puts its nodes."""
         return jnp.zeros_like(y), jnp.ones_like(y)
@@ -99,9 +127,22 @@ class AbstractLikelihood(eqx.Module):
         """E t, E t' and E t'' for eta ~ N(mean, variance): by quadrature, or in closed form."""
         return wide_moments(lambda eta: self.potential(eta, y), mean, variance, self.bend(y))
 
+    def strip(self, y: Batch) -> Strip | None:
+        """What is proven of t in the complex plane, for proven errors of the quadrature; None where nothing is."""
+        del y
+        return None
+
     def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
-        """Bounds on the errors of `moments`; infinite where nothing is known."""
-        return wide_errors(lambda eta: self.potential(eta, y), mean, variance, self.bend(y))
+        """Bounds on the errors of `moments` where `errors_proven`, else estimates; infinite where nothing is known."""
+        strip, bend = self.strip(y), self.bend(y)
+        if strip is None:
+            return wide_errors(lambda eta: self.potential(eta, y), mean, variance, bend)
+        return strip_errors(lambda eta: self.potential(eta, y), mean, variance, bend, strip)
+
+    @property
+    def errors_proven(self) -> bool:
+        """Whether `moment_errors` are bounds. Where not, no bound on the gap that rests on them is called proven."""
+        return False
 
     def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
         """E[u^j t''(mean + deviation u)] for j = 0, 1, 2 and u ~ N(0, 1), and a bound on their errors.

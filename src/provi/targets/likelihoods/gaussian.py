@@ -10,7 +10,7 @@ import numpy as np
 from provi.core.arguments import check_positive, double_precision, floating_dtype
 from provi.core.types import RandomKey, Scalar
 from provi.targets.data import read_real
-from provi.targets.likelihoods.base import AbstractLikelihood, Batch
+from provi.targets.likelihoods.base import AbstractLikelihood, Batch, rounded
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
 
 
@@ -37,6 +37,14 @@ class GaussianNoise(AbstractLikelihood):
         """(1/scale^2, 1/scale^2)."""
         value = float(self.scale) ** -2.0
         return value, value
+
+    def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """1/scale^2."""
+        return rounded(jnp.ones_like(low) * self.scale.astype(low.dtype) ** -2.0, -1)
+
+    def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """1/scale^2."""
+        return rounded(jnp.ones_like(low) * self.scale.astype(low.dtype) ** -2.0, 1)
 
     @property
     def log_concave(self) -> bool:
@@ -65,6 +73,11 @@ class GaussianNoise(AbstractLikelihood):
         slope = relative * (jnp.abs(mean) + jnp.abs(y))
         value = relative * (mean**2 + y**2 + variance) + unit * (1 + jnp.abs(jnp.log(scale)))
         return MomentErrors(value, slope, jnp.full_like(mean, 1.0) * relative)
+
+    @property
+    def errors_proven(self) -> bool:
+        """A closed form."""
+        return True
 
     def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
         """(1, 0, 1) / scale^2."""

@@ -11,7 +11,8 @@ from jax.scipy.special import gammaln
 from provi.core.arguments import check_positive, double_precision, floating_dtype
 from provi.core.types import RandomKey, Scalar
 from provi.targets.data import read_real
-from provi.targets.likelihoods.base import AbstractLikelihood, Batch
+from provi.targets.likelihoods.base import AbstractLikelihood, Batch, rounded
+from provi.targets.likelihoods.moments import Strip
 
 
 class StudentT(AbstractLikelihood):
@@ -48,6 +49,15 @@ class StudentT(AbstractLikelihood):
         largest = (float(self.df) + 1) / (float(self.df) * float(self.scale) ** 2)
         return -largest / 8, largest
 
+    def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """The least of all, which is negative."""
+        return -self.most_curvature(low, high, y) / 8
+
+    def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+        """The largest of all."""
+        df, scale = self.df.astype(low.dtype), self.scale.astype(low.dtype)
+        return rounded(jnp.ones_like(low) * (df + 1) / (df * scale**2), 1)
+
     @property
     def log_concave(self) -> bool:
         """At no `df`."""
@@ -61,6 +71,25 @@ class StudentT(AbstractLikelihood):
         """Around y; t has its singularities at y +- i scale sqrt(df), and exp(-t) is scale wide."""
         df, scale = self.df.astype(y.dtype), self.scale.astype(y.dtype)
         return y, scale * jnp.minimum(1.0, jnp.sqrt(df) / 2) * jnp.ones_like(y)
+
+    def strip(self, y: Batch) -> Strip:
+        r"""$t'(z) = (\nu + 1)z/((z - iA)(z + iA))$ in $z = \eta - y$, $A = \sigma\sqrt\nu$.
+
+        The factor farther from z is at least |z|, the nearer at least A/2 for $|v| \le A/2$, and the distance 0.398A of
+        iA from the line $v = \tan(1/2)(x + A)$. Derivatives are Cauchy's on discs of radius A/2.
+        """
+        df, scale = self.df.astype(y.dtype) * jnp.ones_like(y), self.scale.astype(y.dtype)
+        pole = scale * jnp.sqrt(df)
+        slope = 2.6 * (df + 1) / pole
+        size = jnp.abs(gammaln(df / 2)) + jnp.abs(gammaln((df + 1) / 2)) + jnp.abs(jnp.log(math.pi * df))
+        size += jnp.abs(jnp.log(scale)) + (jnp.abs(y) + 1) * slope
+        derivatives = ((df + 1) / pole**2, 8 * slope / pole**2, 48 * slope / pole**3)
+        return Strip(pole / 2, slope, jnp.zeros_like(y), derivatives, size)
+
+    @property
+    def errors_proven(self) -> bool:
+        """By `strip`."""
+        return True
 
     def mean_response(self, mean: Batch, variance: Batch) -> Batch:
         """The mean; NaN for df of at most 1, where y has none."""
