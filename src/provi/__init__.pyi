@@ -16,6 +16,7 @@ from provi.fit import fit as fit
 from provi.frontends.numpyro.front_end import from_numpyro as from_numpyro
 from provi.frontends.pymc.front_end import from_pymc as from_pymc
 from provi.frontends.stan.front_end import from_stan as from_stan
+from provi.result.evidence import compare as compare
 from provi.result.fit import Fit as Fit
 from provi.result.storage import load as load
 from provi.runtime.record import Outcome as Outcome

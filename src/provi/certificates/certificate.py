@@ -102,6 +102,18 @@ class Certificate:
         values = [bound.value for bound in self.bounds if bound.status == "conditional"]
         return min(values) if values and math.isfinite(min(values)) else None
 
+    @property
+    def total_variation(self) -> float | None:
+        """An upper bound on the error of any posterior probability; None where `kl` is."""
+        return None if self.posterior is None else self.posterior.total_variation
+
+    def content(self, probability: float = 0.94) -> float:
+        """The least posterior probability of a set that holds the share `probability` of q, such as an interval of
+        `fit.posterior.interval(probability)`; 0 where `kl` is None."""
+        if not 0 < probability < 1:
+            raise ValueError(f"probability must lie between 0 and 1, not {probability}.")
+        return 0.0 if self.posterior is None else self.posterior.content(probability)
+
     def verify(self, seed: int) -> "Certificate":
         """The same certificate computed again, with fresh randomness from `seed`."""
         if self.recompute is None:

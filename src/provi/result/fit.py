@@ -13,6 +13,7 @@ from provi.certificates.certificate import Certificate
 from provi.core.arguments import available_bytes, check_count
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.loo import LeaveOneOut, leave_one_out, log_densities
+from provi.result.evidence import EvidenceBracket, evidence_bracket
 from provi.result.posterior import Posterior
 from provi.runtime.record import History, Outcome
 from provi.targets.parameters import element_names
@@ -81,6 +82,14 @@ class Fit:
         from provi.report.html.page import write_report
 
         return write_report(self, path, title=title, reference=reference, num_draws=num_draws)
+
+    @property
+    def evidence(self) -> EvidenceBracket:
+        """The bracket of the log evidence: [ELBO, ELBO + bound on KL(q || posterior)].
+
+        `provi.compare` puts those of several models beside each other.
+        """
+        return evidence_bracket(self)
 
     def diagnose(self, num_draws: int = 10_000, seed: int = 0) -> ImportanceDiagnostics:
         """How far q is from the posterior itself, by importance sampling: k-hat, and what to do where it is bad.

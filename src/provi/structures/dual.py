@@ -85,7 +85,12 @@ class Dual(AbstractStructure):
         posterior = None
         if refuted is None:
             posterior = dual_posterior_bound(
-                self.target, self.family, point, confidence=query.confidence, seed=query.seed
+                self.target,
+                self.family,
+                point,
+                confidence=query.confidence,
+                seed=query.seed,
+                effort=query.effort,
             )
         return Evidence(bounds, posterior, refuted, len(bounds))
 

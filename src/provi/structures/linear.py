@@ -97,7 +97,12 @@ class Linear(AbstractStructure):
         posterior = None
         if refuted is None:
             posterior = linear_posterior_bound(
-                self.target, self.family, point, confidence=query.confidence, seed=query.seed
+                self.target,
+                self.family,
+                point,
+                confidence=query.confidence,
+                seed=query.seed,
+                effort=query.effort,
             )
         return Evidence(bounds, posterior, refuted, len(bounds))
 

@@ -4,10 +4,10 @@ from typing import Any, ClassVar
 
 from provi.certificates.build import Evidence, Query
 from provi.certificates.comparison import difference_upper_bound
+from provi.certificates.distance.posterior import posterior_bound
 from provi.certificates.monte_carlo.bounds import fewest_gradients, monte_carlo_bounds
 from provi.certificates.monte_carlo.convexity import find_negative_curvature
 from provi.certificates.monte_carlo.tail_audit import audit_tails
-from provi.certificates.distance.posterior import posterior_bound
 from provi.families.location_scale import LocationScale, Point
 from provi.structures.base import AbstractStructure, Difference
 from provi.targets.base import AbstractTarget, Constants

@@ -1,9 +1,9 @@
-r"""How far q is from the posterior: KL, what follows from it for probabilities and means, and the bracket of the evidence.
+r"""How far q is from the posterior: KL, and what follows from it for probabilities and means.
 
-Everything follows from a bound K on KL(q || p). Total variation: Pinsker and Bretagnolle-Huber,
-$TV \le \min(\sqrt{K/2}, \sqrt{1 - e^{-K}})$. An interval that holds the share a of q: data processing,
-$a\log\frac ab + (1 - a)\log\frac{1 - a}{1 - b} \le K$ for its posterior probability b. Means and deviations: Talagrand's
-inequality in the metric of a lower bound H of the potential's Hessian, $W_H(q, p)^2 \le 2K$, so that for a coordinate
+Everything follows from a bound K on KL(q || p). Total variation: Pinsker and Bretagnolle-Huber, $TV \le
+\min(\sqrt{K/2}, \sqrt{1 - e^{-K}})$. An interval that holds the share a of q: data processing, $a\log\frac ab + (1 -
+a)\log\frac{1 - a}{1 - b} \le K$ for its posterior probability b. Means and deviations: Talagrand's inequality in the
+metric of a lower bound H of the potential's Hessian, $W_H(q, p)^2 \le 2K$, so that for a coordinate
 $(\Delta\text{mean}_j)^2 + (\Delta\text{sd}_j)^2 \le 2K(H^{-1})_{jj}$. Proofs: docs/theory/posterior.md.
 """
 

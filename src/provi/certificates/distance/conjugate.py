@@ -1,8 +1,8 @@
 r"""Upper bounds on the convex conjugate of a potential at many points at once.
 
-In coordinates $z = m + Rw$ the potential is $f(w) = \phi(m + Rw) - \phi(m)$, and for a row u of the points
-$f^*(u) = \sup_w\langle u, w\rangle - f(w)$. Every w gives a lower bound; with $f - \tfrac12|w|_H^2$ convex, its residual
-$r = \nabla f(w) - u$ makes it an upper one, $f^*(u) \le \langle u, w\rangle - f(w) + \tfrac12|r|_{H^{-1}}^2$.
+In coordinates $z = m + Rw$ the potential is $f(w) = \phi(m + Rw) - \phi(m)$, and for a row u of the points $f^*(u) =
+\sup_w\langle u, w\rangle - f(w)$. Every w gives a lower bound; with $f - \tfrac12|w|_H^2$ convex, its residual $r =
+\nabla f(w) - u$ makes it an upper one, $f^*(u) \le \langle u, w\rangle - f(w) + \tfrac12|r|_{H^{-1}}^2$.
 
 The maximisers are found by L-BFGS with unit steps, all rows together, each until its own remainder is small: slopes
 only, and in float32, which is several times as fast; what is reported is evaluated at the end in float64, and rows that
@@ -169,6 +169,14 @@ class RowProblem(AbstractProblem):
 
     def _row_norms(self) -> Any:
         return jnp.linalg.norm(self.root if self.design is None else self.design @ self.root, axis=1)
+
+
+def inverse_hessians(problem: RowProblem, places: np.ndarray) -> np.ndarray:
+    """The inverse of the Hessian of f at each row of `places`: (rows, d, d)."""
+    rows = problem.root if problem.design is None else np.asarray(problem.design) @ problem.root
+    weights = np.asarray(_weights(_cast(problem, np.float64), places))
+    prior = np.asarray(problem.prior_curvature)
+    return np.stack([np.linalg.inv(prior + rows.T @ (np.maximum(w, 0)[:, None] * rows)) for w in weights])
 
 
 class DensityProblem(AbstractProblem):
@@ -361,6 +369,13 @@ def _slopes(problem: AbstractProblem, w: Any) -> tuple[Any]:
 @eqx.filter_jit
 def _evaluate(problem: AbstractProblem, w: Any) -> tuple[Any, Any, Any, Any]:
     return problem.evaluate(jnp.asarray(w))
+
+
+@eqx.filter_jit
+def _weights(problem: RowProblem, w: Any) -> Any:
+    """Second derivatives of the terms."""
+    eta = problem._predictors(jnp.asarray(w))
+    return jax.jvp(lambda x: problem._terms(x)[1], (eta,), (jnp.ones_like(eta),))[1]
 
 
 def _quasi_newton(gradient: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np.ndarray:

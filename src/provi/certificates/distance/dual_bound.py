@@ -5,50 +5,58 @@ For a convex potential $\phi$, $Z = \int e^{-\phi}$, and any covariance V, with 
 $$\log Z \le \tfrac12\log\det(2\pi eV) - d + E\,\phi^*(s).$$
 
 It is the Fenchel-Young bound of docs/theory/posterior.md at $q_2 = N(m, V)$, $\log Z \le ELBO(q_2) + E[\phi(x) +
-\phi^*(s) - \langle x, s\rangle]$, in which the potential at the draws cancels: neither m nor $\phi$ is left. So V is free
-to be chosen; the right side is convex in a factor of $V^{-1}$, and stationary where $V = E\,\nabla^2\phi^*(s) =
+\phi^*(s) - \langle x, s\rangle]$, in which the potential at the draws cancels: neither m nor $\phi$ is left. So V is
+free to be chosen; the right side is convex in a factor of $V^{-1}$, and stationary where $V = E\,\nabla^2\phi^*(s) =
 E[(\nabla^2\phi)^{-1}]$: a Gaussian variational fit of the density $e^{-\phi^*}$. (The best q has $V^{-1} =
 E\,\nabla^2\phi$, an average of the same Hessians on the other side.) Hence
 
 $$KL(q\|p) \le E_q\phi - \phi(m) + \log\det A - \tfrac d2 + E\,Y, \qquad
 Y = \tfrac12(f^*(u) + f^*(-u)) - \tfrac12|u|^2,$$
 
-u standard normal, $f(w) = \phi(m + CAw) - \phi(m)$, $V = CAA'C'$, C a root of q's covariance. The pairs take away all that
-is odd in u, and the quadratic is a control variate; A comes from pilot draws, by damped steps $AA' \leftarrow
+u standard normal, $f(w) = \phi(m + CAw) - \phi(m)$, $V = CAA'C'$, C a root of q's covariance. The pairs take away all
+that is odd in u, and the quadratic is a control variate; A comes from pilot draws, by damped steps $AA' \leftarrow
 A(E\nabla^2f^*)^{\theta}A'$ with $E\nabla^2f^*(u) = E[w(u)u']$, w(u) the maximiser, which costs nothing more.
 
 **Confidence.** Y is clipped to [a, b], chosen by the pilot: clipping from below makes it larger, and the mean of what
-lies in [a, b] has Maurer and Pontil's empirical Bernstein bound, valid for any n. What exceeds b: let k of n draws do, so
-that $P(Y > b) \le p$ by Clopper and Pearson. Since $\nabla^2f \succeq H$, $f^*(u) \le \langle u, w_0\rangle - f(w_0) +
-\tfrac12|u - \nabla f(w_0)|^2_{H^{-1}}$ for the mode $w_0$, so $Y \le T = t_0 + \tfrac12\sum_i\kappa_iv_i^2$ with
-$\kappa = 1/\lambda(H) - 1$, v standard normal, and for an event A of probability at most p
+lies in [a, b] has Maurer and Pontil's empirical Bernstein bound, valid for any n. What exceeds b: let k of n draws
+do, so that $P(Y > b) \le p$ by Clopper and Pearson. Since $\nabla^2f \succeq H$, $f^*(u) \le \langle u, w_0\rangle -
+f(w_0) + \tfrac12|u - \nabla f(w_0)|^2_{H^{-1}}$ for the mode $w_0$, so $Y \le T = t_0 + \tfrac12\sum_i\kappa_iv_i^2$
+with $\kappa = 1/\lambda(H) - 1$, v standard normal, and for an event A of probability at most p
 
-$$E[T; A] \le p\,\inf_{\theta > 0}\theta^{-1}\Bigl(\log\tfrac1p + \theta t_0 - \tfrac12\sum_i\log(1 - \theta\kappa_i)\Bigr)$$
+$$E[T; A] \le p\,\inf_{\theta > 0}\theta^{-1}\Bigl(\log\tfrac1p + \theta t_0 -
+\tfrac12\sum_i\log(1 - \theta\kappa_i)\Bigr)$$
 
 (Donsker and Varadhan: the law given A has relative entropy log 1/p). Where the terms' own curvature is known to fall
 slowly, `radial_growth` bounds Y better up to some |u|. All of it together is finite-sample valid: `proven`. Student's
-bound with a correction for skewness is what draws can see: `statistical`. Where the mean of the potential is itself from draws
-(black boxes), $Y$ has $\tfrac12(f_q(u) + f_q(-u)) - \tfrac12|u|^2$ more, $f_q$ in the coordinates of q, and $\kappa$ is of
-$H^{-1} - I + (M - I)$ where an upper bound M of the Hessian is known; else nothing is proven.
+bound with a correction for skewness is what draws can see: `statistical`. Where the mean of the potential is itself
+from draws (black boxes), $Y$ has $\tfrac12(f_q(u) + f_q(-u)) - \tfrac12|u|^2$ more, $f_q$ in the coordinates of q,
+and $\kappa$ is of $H^{-1} - I + (M - I)$ where an upper bound M of the Hessian is known; else nothing is proven.
 """
 
 import dataclasses
 import math
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from provi.certificates.distance.conjugate import AbstractProblem, RowProblem, _cast, _evaluate, conjugates
-from provi.certificates.distance.radial_growth import RadialGrowth, radial_growth
+from provi.certificates.distance.conjugate import (
+    AbstractProblem,
+    RowProblem,
+    _cast,
+    _evaluate,
+    conjugates,
+    inverse_hessians,
+)
+from provi.certificates.distance.growth import RadialGrowth, radial_growth
 
-_FIRST_PAIRS, _LARGEST_PILOT, _ROUNDS, _DAMPING = 128, 512, 6, 0.7
+_FIRST_PAIRS, _LARGEST_PILOT, _ROUNDS, _DAMPING = 64, 256, 8, 0.7
+_HESSIAN_WORK, _MOST_HESSIANS = 2e9, 128
 _WORTH = 0.02
 """Gain, relative to the bound, from which another step of the dual fit is worth its draws."""
 
 _ABOVE, _BELOW, _FEWEST_DEVIATIONS = 5.0, 1.5, 8.0
-"""Y is clipped at these multiples of the pilot's extremes, as deviations from its median, and no nearer than this number
+"""Y is clipped at these multiples of the deviations of the pilot from its median, and no nearer than this number
 of its standard deviations."""
 
 _SHARE_OF_TAIL, _ACCURACY, _WANTED_WIDTH, _WANTED_TAIL, _LARGEST_TAIL = 0.5, 0.01, 0.04, 0.2, 1.0
@@ -87,7 +95,7 @@ class Energy:
 
 
 def dual_bound(
-    problem: AbstractProblem, energy: Energy, *, delta: float, seed: int, most_evaluations: int
+    problem: AbstractProblem, energy: Energy, *, delta: float, seed: int, most_evaluations: int, effort: float = 1.0
 ) -> DualBound | None:
     """The bounds at q, in whose coordinates `problem` is given; wrong with probability `delta` at most.
 
@@ -96,6 +104,7 @@ def dual_bound(
     **Arguments:**
 
     - `most_evaluations`: of the gradient of the potential, for the final draws; the pilot takes about a third more.
+    - `effort`: multiple of that, and of the largest number of draws, that may be spent on the tail.
     """
     rng, dim = np.random.default_rng(seed), problem.dim
     start = _Draws(problem, energy)
@@ -120,7 +129,8 @@ def dual_bound(
     exceeding, seen = int(np.sum(~(values <= high))), count
     if exceeding > 0.1 * count:
         return None
-    more = _pairs_for_tail(mean, tail, high, delta, count, 2 * max(affordable - count, 0))
+    allowed = int(2 * effort * affordable - 2 * count)
+    more = _pairs_for_tail(mean, tail, high, delta, count, min(allowed, int(effort * MOST_CHECKED)))
     if more:
         found, evaluations = draws.exceeding(rng, more, high, mean)
         exceeding, seen, used = exceeding + found, seen + more, used + evaluations
@@ -217,7 +227,7 @@ def _pilot(draws: _Draws, rng: np.random.Generator) -> tuple[_Draws, np.ndarray,
         if best is None or mean < best[0]:
             settled = best is not None and mean > best[0] - _WORTH * scale
             best = (mean, draws, values[finite], math.ceil(evaluations / (2 * count)))
-            step, gain = _dual_step(np.concatenate([half, -half]), places)
+            step, gain = _dual_step(draws.problem, np.concatenate([half, -half]), places)
             if settled or gain < _WORTH * scale:
                 break
         elif mean - best[0] < _WORTH * scale + 2 * error:
@@ -229,21 +239,28 @@ def _pilot(draws: _Draws, rng: np.random.Generator) -> tuple[_Draws, np.ndarray,
     return None if best is None else (best[1], best[2], best[3], used)
 
 
-def _dual_step(u: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, float]:
-    """(E w u')^(theta/2), symmetric, and the gain that a full step promises.
+def _dual_step(problem: AbstractProblem, u: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, float]:
+    """S^(theta/2), S = E(Hessian of f)^-1 = E w u', symmetric, and the gain that a full step promises.
 
-    Two halves of the draws tell signal from noise: the inner product of their estimates of E w u' - I is the square of
-    its norm without the noise, and the step is shortened by what share of the whole that is.
+    Two halves of the draws tell signal from noise: the inner product of their estimates of S - I is the square of its
+    norm without the noise, and the step is shortened by what share of the whole that is.
     """
-    dim = u.shape[1]
+    dim, identity = u.shape[1], np.eye(u.shape[1])
     if not np.isfinite(w).all():
-        return np.eye(dim), 0.0
-    moved, odd = w - u, np.arange(len(u)) % 2 == 1
-    first, second = (moved[rows].T @ u[rows] / np.sum(rows) for rows in (odd, ~odd))
-    product = (first + first.T + second + second.T) / 4
-    signal = float(np.sum((first + first.T) * (second + second.T))) / 4
-    share = np.clip(signal / max(float(np.sum(product**2)), 1e-300), 0.0, 1.0)
-    values, vectors = np.linalg.eigh(np.eye(dim) + product)
+        return identity, 0.0
+    if isinstance(problem, RowProblem):
+        work = len(problem.centre) * dim**2 + dim**3
+        # The first half of the rows are u, the others -u: every second of each.
+        few = w[:: max(1, math.ceil(len(w) * work / _HESSIAN_WORK))][:_MOST_HESSIANS]
+        inverses = inverse_hessians(problem, few) - identity[None]
+        first, second = inverses[::2].mean(axis=0), inverses[1::2].mean(axis=0)
+    else:
+        moved, odd = w - u, np.arange(len(u)) % 2 == 1
+        first, second = (moved[rows].T @ u[rows] / np.sum(rows) for rows in (odd, ~odd))
+        first, second = (first + first.T) / 2, (second + second.T) / 2
+    product = (first + second) / 2
+    share = np.clip(float(np.sum(first * second)) / max(float(np.sum(product**2)), 1e-300), 0.0, 1.0)
+    values, vectors = np.linalg.eigh(identity + product)
     values = np.clip(values, 0.2, 5.0)
     gain = 0.5 * float(np.sum(values - 1 - np.log(values))) * share
     return (vectors * values ** (share * _DAMPING / 2)) @ vectors.T, gain
@@ -262,7 +279,7 @@ class _Tail:
         known = draws.energy.value is not None or draws.energy.upper is not None
         dim, identity = draws.problem.dim, np.eye(draws.problem.dim)
         matrix = np.linalg.inv(draws.problem.curvature()) - identity
-        self.radial = None
+        self.radial: RadialGrowth | None = None
         if draws.energy.value is None and draws.energy.upper is not None:
             matrix = matrix + draws.energy.upper - identity
         elif isinstance(draws.problem, RowProblem):
@@ -278,20 +295,10 @@ class _Tail:
         """A bound on E[(Y - high)_+] where P(Y > high) <= `probability`."""
         if not self.known:
             return math.inf
-        plain = self._by_curvature(probability, high)
-        return plain if self.radial is None else min(plain, self._by_radius(self.radial, probability, high))
-
-    def _by_curvature(self, probability: float, high: float) -> float:
-        positive = float(self.weights.max())
-        if positive <= 0:
-            return probability * max(self.start - high, 0.0)
-        theta = np.geomspace(1e-6, 1 - 1e-6, 300) / positive
-        moments = -0.5 * np.sum(np.log1p(-theta[:, None] * self.weights[None, :]), axis=1)
-        shift = theta * (self.start - high)
-        level = moments - math.log(probability) + shift
-        # p (log 1/p + c) grows in p while log 1/p + c >= 1; where it does not, its maximum stands for all smaller p.
-        largest = np.where(level >= 1, probability * level, np.exp(np.minimum(moments + shift - 1, 700)))
-        return float(np.min(largest / theta))
+        found = [_quadratic_tail(self.weights, self.start, probability, high)]
+        if self.radial is not None:
+            found.append(self._by_radius(self.radial, probability, high))
+        return min(found)
 
     def _by_radius(self, growth: RadialGrowth, probability: float, high: float) -> float:
         """E[(T_1 - high)_+] on the largest |u| of this probability, and T_0 beyond the radius of T_1."""
@@ -300,7 +307,21 @@ class _Tail:
         # T_1 grows with |u|: its largest value so far, at the right end of each step, bounds it there.
         levels = growth.conjugate(radii[1:] + growth.gradient) - 0.5 * radii[:-1] ** 2 + self.constant - high
         within = float(np.sum((outside[:-1] - outside[1:]) * np.maximum(np.maximum.accumulate(levels), 0.0)))
-        return within + self._by_curvature(max(float(outside[-1]), 1e-300), high)
+        return within + _quadratic_tail(self.weights, self.start, max(float(outside[-1]), 1e-300), high)
+
+
+def _quadratic_tail(weights: np.ndarray, start: float, probability: float, high: float) -> float:
+    """The largest E[start + sum weights v^2 / 2 - high; A] over events A of this probability or less."""
+    positive = float(weights.max())
+    if positive <= 0:
+        return probability * max(start - high, 0.0)
+    theta = np.geomspace(1e-6, 1 - 1e-6, 300) / positive
+    moments = -0.5 * np.sum(np.log1p(-theta[:, None] * weights[None, :]), axis=1)
+    shift = theta * (start - high)
+    level = moments - math.log(probability) + shift
+    # p (log 1/p + c) grows in p while log 1/p + c >= 1; where it does not, its maximum stands for all smaller p.
+    largest = np.where(level >= 1, probability * level, np.exp(np.minimum(moments + shift - 1, 700)))
+    return float(np.min(largest / theta))
 
 
 def _bernstein(values: np.ndarray, width: float, log_term: float) -> float:
@@ -340,7 +361,7 @@ def _pairs_for_tail(mean: float, tail: _Tail, high: float, delta: float, have: i
     def beyond(count: int) -> float:
         return tail.mean_beyond(min(logs / count, 0.5), high)
 
-    most = min(have + affordable, MOST_CHECKED)
+    most = have + max(affordable, 0)
     if beyond(have) <= _WANTED_WIDTH * scale or not beyond(most) <= _LARGEST_TAIL * scale:
         return 0
     count = have

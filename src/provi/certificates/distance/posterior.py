@@ -24,7 +24,7 @@ _LOOSE = 2.0
 
 
 def linear_posterior_bound(
-    target: AbstractTarget, family: LocationScale, point: Point, *, confidence: float, seed: int
+    target: AbstractTarget, family: LocationScale, point: Point, *, confidence: float, seed: int, effort: float = 1.0
 ) -> PosteriorBound | None:
     """For a linear model, or a target that was recognised as one.
 
@@ -34,16 +34,16 @@ def linear_posterior_bound(
     if model.has_variance_offset or model.dim > _LARGEST_DENSE or not model.likelihood.log_concave:
         return None
     if not isinstance(family.base, Normal):
-        return posterior_bound(target, family, point, confidence=confidence, seed=seed)
+        return posterior_bound(target, family, point, confidence=confidence, seed=seed, effort=effort)
     found = linear_problem(model, family, point)
     if found is None:
         return None
-    bound = dual_bound(*found, delta=1 - confidence, seed=seed, most_evaluations=_evaluations(model))
+    bound = dual_bound(*found, delta=1 - confidence, seed=seed, most_evaluations=_evaluations(model), effort=effort)
     return _bound(bound, np.asarray(model.prior.variance(), np.float64), confidence, model.likelihood.errors_proven)
 
 
 def dual_posterior_bound(
-    target: Any, family: DualGaussian, point: DualPoint, *, confidence: float, seed: int
+    target: Any, family: DualGaussian, point: DualPoint, *, confidence: float, seed: int, effort: float = 1.0
 ) -> PosteriorBound | None:
     """For a Gaussian process, or a linear model with more columns than rows."""
     if not target.likelihood.log_concave or family.num_sites > _LARGEST_SITES or family.root is not None:
@@ -52,14 +52,14 @@ def dual_posterior_bound(
     if found is None:
         return None
     allowed = int(np.clip(_WORK / family.num_sites**1.7, _FEWEST_EVALUATIONS, _MOST_EVALUATIONS))
-    bound = dual_bound(*found, delta=1 - confidence, seed=seed, most_evaluations=allowed)
+    bound = dual_bound(*found, delta=1 - confidence, seed=seed, most_evaluations=allowed, effort=effort)
     gram = np.diagonal(np.asarray(family.gram, np.float64))
     variance = gram if family.prior is None else np.asarray(family.prior_variance(), np.float64)
     return _bound(bound, variance, confidence, target.likelihood.errors_proven)
 
 
 def posterior_bound(
-    target: AbstractTarget, family: LocationScale, point: Point, *, confidence: float, seed: int
+    target: AbstractTarget, family: LocationScale, point: Point, *, confidence: float, seed: int, effort: float = 1.0
 ) -> PosteriorBound | None:
     """For any density with a lower bound H of its Hessian; None where there is none, or q is not Gaussian."""
     if target.dim > _LARGEST_DENSE or not isinstance(family.base, Normal):
@@ -69,7 +69,7 @@ def posterior_bound(
         return None
     problem, energy = density_problem(target, point, curvature)
     allowed = int(np.clip(_WORK / (1000 * getattr(target, "num_terms", 10)), _FEWEST_EVALUATIONS, 40_000))
-    bound = dual_bound(problem, energy, delta=1 - confidence, seed=seed, most_evaluations=allowed)
+    bound = dual_bound(problem, energy, delta=1 - confidence, seed=seed, most_evaluations=allowed, effort=effort)
     inverse = solve_triangular(np.linalg.cholesky(curvature), np.eye(target.dim), lower=True)
     return _bound(bound, np.sum(inverse**2, axis=0), confidence, True)
 
@@ -89,9 +89,7 @@ def _evaluations(model: AbstractLinearModel) -> int:
     return int(np.clip(_WORK / (model.num_terms * (2 + 0.07 * model.dim)), _FEWEST_EVALUATIONS, _MOST_EVALUATIONS))
 
 
-def _bound(
-    found: DualBound | None, variances: np.ndarray, confidence: float, exact: bool
-) -> PosteriorBound | None:
+def _bound(found: DualBound | None, variances: np.ndarray, confidence: float, exact: bool) -> PosteriorBound | None:
     """The bound to report; `variances` are the diagonal of the inverse of H.
 
     `exact`: whether the errors of means under q are bounds; what rests on estimates of them is not proven.

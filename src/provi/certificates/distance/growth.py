@@ -1,22 +1,24 @@
 r"""How fast a sum of terms must grow around a point: what the data say about the tails.
 
-Let $S(e) = e'\nabla^2f(0)e$, of which $\lambda(e)$ is the prior's and $Q(e) = \sum_n\ell_n''(x_n'e)^2$ the data's, and let
-$(\log\ell_n'')'' \ge -\kappa$: 0 for a Poisson term, 1/2 for a logistic one. Then $\ell_n''(\mu_n + sx_n'e) \ge
-\ell_n''\exp(s\,(\log\ell_n'')'\,x_n'e - \tfrac12\kappa s^2(x_n'e)^2)$, and by Jensen, with the weights $\ell_n''(x_n'e)^2/Q$,
+Let $S(e) = e'\nabla^2f(0)e$, of which $\lambda(e)$ is the prior's and $Q(e) = \sum_n\ell_n''(x_n'e)^2$ the data's,
+and let $(\log\ell_n'')'' \ge -\kappa$: 0 for a Poisson term, 1/2 for a logistic one. Then $\ell_n''(\mu_n + sx_n'e)
+\ge \ell_n''\exp(s\,(\log\ell_n'')'\,x_n'e - \tfrac12\kappa s^2(x_n'e)^2)$, and by Jensen, with the weights
+$\ell_n''(x_n'e)^2/Q$,
 
 $$e'\nabla^2f(se)e \ge \lambda(e) + Q\exp\Bigl(-\frac{s\tau + \tfrac12\kappa s^2\beta}Q\Bigr) \ge \lambda +
 D\exp\Bigl(-\frac{s\tau + \tfrac12\kappa s^2\beta}D\Bigr), \qquad D = \underline S - \lambda,$$
 
-with $\tau \ge |\sum_n\ell_n'''(x_n'e)^3|$ and $\beta \ge \sum_n\ell_n''(x_n'e)^4$ for all unit e, $\underline S$ the least
-eigenvalue of $\nabla^2f(0)$ and $\lambda$ that of the prior: $Qe^{-c/Q}$ has a slope in Q between 0 and 1, so that the least
-values of both parts are the worst. With $|(\log\ell_n'')'| \le M$ the exponent is also at most
-$Ms\sum_n\ell_n''|x_n'e|^3/Q \le Ms\sqrt{\beta/D}$. Integrated twice, $f(w) \ge \langle\nabla f(0), w\rangle + F(|w|)$, so $f^*(u) \le
-F^*(|u| + |\nabla f(0)|)$.
+with $\tau \ge |\sum_n\ell_n'''(x_n'e)^3|$ and $\beta \ge \sum_n\ell_n''(x_n'e)^4$ for all unit e, $\underline S$ the
+least eigenvalue of $\nabla^2f(0)$ and $\lambda$ that of the prior: $Qe^{-c/Q}$ has a slope in Q between 0 and 1, so
+that the least values of both parts are the worst. With $|(\log\ell_n'')'| \le M$ the exponent is also at most
+$Ms\sum_n\ell_n''|x_n'e|^3/Q \le Ms\sqrt{\beta/D}$. Integrated twice, $f(w) \ge \langle\nabla f(0), w\rangle +
+F(|w|)$, so $f^*(u) \le F^*(|u| + |\nabla f(0)|)$.
 
-$\beta$ and $\tau$ are largest values of forms of degree four and three. On the symmetric matrices $Y = ee'$ the former is a
-quadratic form B, the latter a bilinear one of e and Y. Since $\langle I, ee'\rangle = 1$, for every t and c they are at most
-$t + \lambda_{\max}(B - t\,\mathrm{vec}I\,\mathrm{vec}I')$ and $|c| + \|A - c\,\mathrm{vec}I'\|$: for a cloud of rows without
-direction $\beta$ is three times the square of a variance, where the length of a row would have it d times.
+$\beta$ and $\tau$ are largest values of forms of degree four and three. On the symmetric matrices $Y = ee'$ the
+former is a quadratic form B, the latter a bilinear one of e and Y. Since $\langle I, ee'\rangle = 1$, for every t and
+c they are at most $t + \lambda_{\max}(B - t\,\mathrm{vec}I\,\mathrm{vec}I')$ and $|c| + \|A - c\,\mathrm{vec}I'\|$:
+for a cloud of rows without direction $\beta$ is three times the square of a variance, where the length of a row would
+have it d times.
 """
 
 import dataclasses
@@ -30,7 +32,7 @@ import numpy as np
 
 from provi.certificates.distance.conjugate import RowProblem
 
-_LARGEST_FORM, _MOST_WORK = 40, 2e10
+_LARGEST_FORM, _MOST_WORK = 40, 2e9
 """Dimension up to which the form of degree four is formed; operations up to which that of degree three is."""
 
 _LEAST_DATA, _CELLS, _LARGEST_RADIUS = 0.05, 4000, 60.0
@@ -141,11 +143,17 @@ def _third_order(rows: np.ndarray, thirds: np.ndarray) -> float:
         form += (part * thirds[start : start + step, None]).T @ products
     centre = form @ identity / dim
     best = min(
-        t * float(np.linalg.norm(centre)) + float(np.linalg.norm(form - t * np.outer(centre, identity), 2))
+        t * float(np.linalg.norm(centre)) + _spectral_norm(form - t * np.outer(centre, identity))
         for t in (0.0, 0.5, 1.0)
     )
     rounding = 16 * count * _EPS * float(np.sum(np.abs(thirds) * lengths**1.5))
     return min(plain, best + rounding) * (1 + 1e-9)
+
+
+def _spectral_norm(matrix: np.ndarray) -> float:
+    """Of a wide matrix, by its small Gram matrix, rounded up."""
+    largest = float(np.linalg.eigvalsh(matrix @ matrix.T)[-1])
+    return math.sqrt(max(largest, 0.0) + 16 * matrix.shape[1] * _EPS * float(np.sum(matrix**2)))
 
 
 @eqx.filter_jit

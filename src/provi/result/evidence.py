@@ -1,0 +1,207 @@
+"""Brackets of the log evidence, and what they prove when models are compared."""
+
+import dataclasses
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy import special
+
+if TYPE_CHECKING:
+    from provi.result.fit import Fit
+
+
+@dataclasses.dataclass(frozen=True)
+class EvidenceBracket:
+    """`lower` <= log Z <= `upper`, in nats; every constant of prior and likelihood is in it.
+
+    - `upper`: infinite where nothing bounds the distance of q to the posterior. - `confidence`: of both together.
+    - `status`: 'proven' or 'statistical', of the weaker end; 'none' without an upper end.
+    """
+
+    lower: float
+    upper: float
+    confidence: float
+    status: str
+
+    @property
+    def width(self) -> float:
+        """How much is not known."""
+        return self.upper - self.lower
+
+    def __str__(self) -> str:
+        if not math.isfinite(self.upper):
+            return f"log evidence at least {_down(self.lower)} nats; no upper bound"
+        ends = f"[{_down(self.lower)}, {_up(self.upper)}]"
+        return f"log evidence in {ends} nats ({self.status}, confidence {self.confidence:g})"
+
+
+def evidence_bracket(fit: "Fit") -> EvidenceBracket:
+    """[ELBO, ELBO + bound on KL(q || posterior)], with the error of the ELBO taken off and added."""
+    certificate, elbo = fit.certificate, fit.elbo
+    posterior = certificate.posterior
+    deterministic = bool(certificate.bounds) and all(bound.confidence is None for bound in certificate.bounds)
+    confidence = 0.99 if posterior is None else posterior.confidence
+    # An ELBO from draws has a standard error, and its own share of what may go wrong.
+    margin = elbo.standard_error
+    if not deterministic:
+        margin *= -float(special.ndtri(1 - confidence))
+    lower = elbo.value - margin
+    if posterior is None:
+        return EvidenceBracket(lower, math.inf, confidence, "none")
+    upper = elbo.value + margin + posterior.kl
+    status = posterior.status if deterministic else "statistical"
+    return EvidenceBracket(lower, upper, confidence if deterministic else max(2 * confidence - 1, 0.0), status)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Models in the order of their evidence, and the bounds on their differences; it prints as a table.
+
+    - `names`, `brackets`: the best first. - `weights`: (models, 2), bounds on the posterior probability of each under
+      equal prior probabilities. - `confidence`: of everything together. - `status`: of the weakest bracket.
+    """
+
+    names: tuple[str, ...]
+    brackets: tuple[EvidenceBracket, ...]
+    weights: np.ndarray
+    confidence: float
+    status: str
+
+    def log_bayes_factor(self, first: str, second: str) -> tuple[float, float]:
+        """Bounds on log p(data | first) - log p(data | second)."""
+        one, two = (self.brackets[self._index(name)] for name in (first, second))
+        return one.lower - two.upper, one.upper - two.lower
+
+    def _index(self, name: str) -> int:
+        if name not in self.names:
+            raise ValueError(f"no model is called {name!r}; there are {', '.join(self.names)}.")
+        return self.names.index(name)
+
+    @property
+    def verdict(self) -> str:
+        """What is decided, in one sentence."""
+        best, level = self.names[0], f"{self.status}, confidence {self.confidence:g}"
+        beaten = [name for name in self.names[1:] if self.log_bayes_factor(best, name)[0] > 0]
+        if len(beaten) == len(self.names) - 1:
+            least = min(self.log_bayes_factor(best, name)[0] for name in self.names[1:])
+            return f"{best} has the largest evidence: by at least {_down(least)} nats ({level})."
+        open_ = [name for name in self.names if name != best and name not in beaten]
+        return f"Not decided between {best} and {', '.join(open_)}: their brackets overlap ({level})."
+
+    def table(self) -> Table:
+        """Rank, bracket of the log evidence, bounds on the log Bayes factor against the best, probability."""
+        table = Table(title="Models by evidence", title_justify="left", title_style="bold", show_edge=False)
+        for column in ("", "rank", "log evidence", "log Bayes factor to the first", "probability", "status"):
+            table.add_column(column, justify="left" if column in ("", "status") else "right")
+        for rank, (name, bracket) in enumerate(zip(self.names, self.brackets, strict=True)):
+            low, high = self.log_bayes_factor(name, self.names[0]) if rank else (0.0, 0.0)
+            factor = f"{_down(low)} to {_up(high)}" if rank else "0"
+            share = f"{_shown(self.weights[rank, 0])} to {_shown(self.weights[rank, 1])}"
+            ends = f"{_down(bracket.lower)} to {_up(bracket.upper)}"
+            table.add_row(name, str(rank), ends, factor, share, bracket.status)
+        return table
+
+    def to_dict(self) -> dict[str, dict[str, float | int | str]]:
+        """Numbers by model name: `pandas.DataFrame.from_dict(comparison.to_dict(), orient="index")` is a table."""
+        found = {}
+        for rank, (name, bracket) in enumerate(zip(self.names, self.brackets, strict=True)):
+            low, high = self.log_bayes_factor(name, self.names[0]) if rank else (0.0, 0.0)
+            found[name] = {
+                "rank": rank,
+                "log_evidence_lower": bracket.lower,
+                "log_evidence_upper": bracket.upper,
+                "log_bayes_factor_lower": low,
+                "log_bayes_factor_upper": high,
+                "probability_lower": float(self.weights[rank, 0]),
+                "probability_upper": float(self.weights[rank, 1]),
+                "status": bracket.status,
+            }
+        return found
+
+    def __str__(self) -> str:
+        console = Console(width=118, file=io.StringIO())
+        console.print(self.table())
+        console.print(self.verdict, markup=False, highlight=False)
+        return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def compare(*fits: Any, names: Sequence[str] | None = None) -> Comparison:
+    """Which model has the larger evidence, and by how much at least.
+
+    The difference of two brackets of the log evidence bounds the log Bayes factor:
+    `provi.compare(small, large)`, or `provi.compare({"small": small, "large": large})` as in ArviZ.
+
+    **Arguments:**
+
+    - `fits`: results of `provi.fit` for models of the same data; or one dictionary of them by name.
+    - `names`: of the models; "model 1", "model 2", ... if not given.
+
+    **Returns:** a `Comparison`. A model whose distance to the posterior is not bounded has no upper end.
+    """
+    if len(fits) == 1 and isinstance(fits[0], Mapping):
+        if names is not None:
+            raise ValueError("names are the keys of the dictionary: leave out names=.")
+        names, fits = tuple(str(name) for name in fits[0]), tuple(fits[0].values())
+    if len(fits) < 2:
+        raise ValueError(f"compare needs two fits or more, got {len(fits)}.")
+    titles = [f"model {i + 1}" for i in range(len(fits))] if names is None else [str(name) for name in names]
+    if len(titles) != len(fits) or len(set(titles)) != len(titles):
+        raise ValueError(f"names must hold {len(fits)} different names, got {titles}.")
+    for title, fit in zip(titles, fits, strict=True):
+        if not hasattr(fit, "evidence") or not hasattr(fit, "certificate"):
+            raise TypeError(f"{title} must be a result of provi.fit, not {type(fit).__name__}.")
+    _check_same_data(titles, fits)
+    brackets = [fit.evidence for fit in fits]
+    order = sorted(range(len(fits)), key=lambda i: -_middle(brackets[i]))
+    ranked = tuple(brackets[i] for i in order)
+    worst = next((word for word in ("none", "statistical") if any(b.status == word for b in ranked)), "proven")
+    confidence = max(1 - sum(1 - bracket.confidence for bracket in ranked), 0.0)
+    return Comparison(tuple(titles[i] for i in order), ranked, _weights(ranked), round(confidence, 12), worst)
+
+
+def _middle(bracket: EvidenceBracket) -> float:
+    return bracket.lower if not math.isfinite(bracket.upper) else (bracket.lower + bracket.upper) / 2
+
+
+def _weights(brackets: Sequence[EvidenceBracket]) -> np.ndarray:
+    """Bounds on each model's probability: its own end against the opposite ends of the others."""
+    found = []
+    for own, bracket in enumerate(brackets):
+        others = [other for i, other in enumerate(brackets) if i != own]
+        low = 1 / (1 + sum(math.exp(min(other.upper - bracket.lower, 700)) for other in others))
+        high = 1 / (1 + sum(math.exp(min(other.lower - bracket.upper, 700)) for other in others))
+        found.append((low, high))
+    return np.asarray(found)
+
+
+def _check_same_data(titles: Sequence[str], fits: Sequence[Any]) -> None:
+    known = [
+        (title, fit.target.observed_data) for title, fit in zip(titles, fits, strict=True) if fit.target is not None
+    ]
+    known = [(title, data) for title, data in known if data]
+    for title, data in known[1:]:
+        first = known[0][1]
+        sizes = [sorted(np.asarray(x, np.float64).ravel().tolist()) for x in data.values() if np.size(x)]
+        other = [sorted(np.asarray(x, np.float64).ravel().tolist()) for x in first.values() if np.size(x)]
+        if len(data) == len(first) == 1 and sizes != other:
+            raise ValueError(
+                f"{known[0][0]} and {title} were fitted to different responses: a Bayes factor compares models of the "
+                f"same data."
+            )
+
+
+def _shown(share: float) -> str:
+    return f"{share:.3g}"
+
+
+def _down(value: float) -> str:
+    return "-inf" if value == -math.inf else f"{math.floor(value * 1000) / 1000:.3f}"
+
+
+def _up(value: float) -> str:
+    return "inf" if value == math.inf else f"{math.ceil(value * 1000) / 1000:.3f}"
