@@ -86,15 +86,15 @@ class Block:
 class Atoms:
     """All atoms of a program and the operations on combinations of them.
 
-    `lower`, `upper`: the range of each atom. `convex`, `concave`: proven so. `above`, `below`: whether the Hessian has
-    a part without an upper, or lower, bound besides the ridges.
+    `lower`, `upper`: the range of each atom. `positive`: above zero. `convex`, `concave`: proven so. `above`, `below`:
+    whether the Hessian has a part without an upper, or lower, bound besides the ridges.
     """
 
     def __init__(self, dim: int, epsilon: float, bits: int = 64):
         """`epsilon`: the rounding of one operation of the program; `bits`: of a number of its input."""
         self.dim, self.epsilon, self.bits, self.width = dim, epsilon, bits, dim
         self.lower = self.upper = np.zeros(0)
-        self.convex = self.concave = self.above = self.below = np.zeros(0, bool)
+        self.positive = self.convex = self.concave = self.above = self.below = np.zeros(0, bool)
         self.ridges: list[Ridges] = []
         self.blocks: list[Block] = []
         self.memo: dict[Any, Value] = {}
@@ -141,6 +141,7 @@ class Atoms:
         self.convex, self.concave = np.append(self.convex, full[2] & ~bad), np.append(self.concave, full[3] & ~bad)
         self.above, self.below = np.append(self.above, full[4] | bad), np.append(self.below, full[5] | bad)
         self.ridges += [dataclasses.replace(ridge, owner=ridge.owner + start) for ridge in ridges]
+        self.positive = np.append(self.positive, np.full(size, logarithm is not None))
         columns, self.width = np.arange(self.width, self.width + size), self.width + size
         rows = csr_matrix((np.ones(size), columns, np.arange(size + 1)), shape=(size, self.width))
         self.memo[kind, key] = Value(shape, rows, np.zeros(size), np.zeros((size, 2)), np.zeros(size), bad)
@@ -281,6 +282,14 @@ class Atoms:
             slack = spread + np.where(terms > 1, 4 * self.epsilon * terms * rounding, 0.0)
             ends.append(np.where(x.bad, side * np.inf, total + side * slack))
         return ends[0], ends[1]
+
+    def above_zero(self, x: Value) -> np.ndarray:
+        """Which entries are above zero, though their range may begin there: sums of exponentials."""
+        owner, of_z = row_numbers(x.rows), x.rows.indices < self.dim
+        column = np.where(of_z, -1, x.rows.indices - self.dim)
+        good = ~of_z & np.append(self.positive, False)[column] & (x.rows.data > x.error[owner, 1])
+        offset = (x.offset > x.blur) | (x.offset == 0) & (x.blur == 0) & (np.diff(x.rows.indptr) > 0)
+        return offset & (np.bincount(owner, ~good, x.size) == 0) & ~x.bad
 
     def curvature(self, x: Value) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Which entries are proven affine, convex, concave functions of z."""

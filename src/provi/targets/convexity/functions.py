@@ -210,16 +210,9 @@ def monomial(atoms: Atoms, x: Value) -> tuple[Value, np.ndarray] | None:
 
 def logarithm(atoms: Atoms, x: Value) -> Value:
     """log(x): that of each sum of exponentials, else what is known of log on the range of x."""
-    of_z, terms = x.rows.indices < atoms.dim, row_numbers(x.rows)
-    exponentials = atoms.lookup(x.rows.indices - atoms.dim, "logarithm") if x.rows.nnz and not of_z.any() else None
-    positive = not ((x.rows.data <= x.error[terms, 1]).any() or (x.offset < 0).any()) and not x.bad.any()
-    filled = ((np.diff(x.rows.indptr) > 0) | (x.offset > x.blur)).all()
-    if (
-        exponentials is not None
-        and positive
-        and filled
-        and ((x.offset > x.blur) | (x.offset == 0) & (x.blur == 0)).all()
-    ):
+    terms, positive = row_numbers(x.rows), atoms.above_zero(x).all()
+    exponentials = atoms.lookup(x.rows.indices - atoms.dim, "logarithm") if x.rows.nnz and positive else None
+    if exponentials is not None:
         rest = np.flatnonzero(x.offset)
         logs = atoms.add(exponentials, atoms.constant(np.log(x.rows.data)))
         both = atoms.join([logs, atoms.constant(np.log(x.offset[rest]))])
@@ -286,6 +279,13 @@ def _log_sum_exp(atoms: Atoms, terms: Value, group: np.ndarray, size: int, shape
         return dataclasses.replace(atoms.add(firsts, folded), shape=shape)
     _, convex, _ = atoms.curvature(terms)
     is_convex = np.bincount(group, ~convex, size) == 0
+    if (counts == 2).all() and not is_convex.any():
+        # From the term below: log(exp a + exp b) = a + log(1 + exp(b - a)), and b - a is convex.
+        seconds = atoms.take(terms, np.arange(size) * 2 + 1, (size,))
+        gap = atoms.add(seconds, firsts, -1.0)
+        for base, above in ((firsts, gap), (seconds, atoms.scale(gap, -1.0))):
+            if atoms.curvature(above)[1].all():
+                return dataclasses.replace(atoms.add(base, softplus(atoms, above)), shape=shape)
     low, high = _range_of_log_sum_exp(atoms, terms, group, size)
     key = (terms.digest(), group.tobytes())
     bad = np.bincount(group, terms.bad, size) > 0

@@ -55,16 +55,25 @@ def moved(name: str, params: Any, x: np.ndarray, shape: tuple[int, ...], rest: l
 
 
 def _gathered(params: Any, x: np.ndarray, indices: Any, shape: tuple[int, ...]) -> np.ndarray | None:
-    """x[indices] along the first axis, which is most of what gathers do."""
-    numbers, sizes = params["dimension_numbers"], tuple(params["slice_sizes"])
-    tail = tuple(range(indices.ndim - 1, indices.ndim - 1 + x.ndim - 1))
-    plain = numbers.start_index_map == (0,) and numbers.collapsed_slice_dims == (0,) and numbers.offset_dims == tail
-    if not plain or numbers.operand_batching_dims or sizes != (1, *x.shape[1:]) or indices.shape[-1] != 1:
-        return None
-    where = indices[..., 0]
-    if where.size and (where.min() < 0 or where.max() >= x.shape[0]):
-        return None
-    return x[where].reshape(shape)
+    """Slices of x at `indices`, as XLA defines them; None where one is not inside."""
+    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+    batch, dropped = indices.shape[:-1], (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    windows = [axis for axis in range(x.ndim) if axis not in dropped]
+    place: list[Any] = [0] * x.ndim
+    for column, axis in enumerate(numbers.start_index_map):
+        start = indices[..., column]
+        if start.size and (start.min() < 0 or start.max() > x.shape[axis] - sizes[axis]):
+            return None
+        place[axis] = start.reshape(*batch, *(1 for _ in windows))
+    for axis, source in zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True):
+        line = [-1 if k == source else 1 for k in range(len(batch))]
+        place[axis] = np.arange(x.shape[axis]).reshape(*line, *(1 for _ in windows))
+    for k, axis in enumerate(windows):
+        line = [-1 if other == k else 1 for other in range(len(windows))]
+        place[axis] = place[axis] + np.arange(sizes[axis]).reshape(*(1 for _ in batch), *line)
+    found = x[tuple(np.broadcast_arrays(*place))]
+    found = np.broadcast_to(found, (*batch, *(sizes[axis] for axis in windows)))
+    return np.moveaxis(found, range(len(batch), found.ndim), numbers.offset_dims).reshape(shape)
 
 
 def varying(atoms: Atoms, equation: Any, given: list[Any]) -> list[Any]:
@@ -179,6 +188,8 @@ def _compared(atoms: Atoms, name: str, x: Any, y: Any) -> Any:
             low, high = (np.where(infinite, sign * part, end) for end in (low, high))
     gap = atoms.add(*values, -1.0)
     equal = (np.diff(gap.rows.indptr) == 0) & (gap.offset == 0) & (gap.blur == 0) & ~gap.bad
+    low = np.where((low <= 0) & atoms.above_zero(gap), np.finfo(np.float64).tiny, low)
+    high = np.where((high >= 0) & atoms.above_zero(atoms.scale(gap, -1.0)), -np.finfo(np.float64).tiny, high)
     true, false = {
         "lt": (high < 0, (low >= 0) | equal),
         "le": ((high <= 0) | equal, low > 0),
@@ -343,15 +354,7 @@ def _scattered(atoms: Atoms, given: list[Any], equation: Any, shape: tuple[int, 
     if isinstance(indices, Value):
         return None
     add = equation.primitive.name != "scatter"
-    with jax.enable_x64():
-        numbers = jnp.arange(1.0, operand.size + 1).reshape(shape)
-
-        def place(y: Any) -> Any:
-            # Numbers are summed where they fall, so that an update sees the number of its place come back.
-            return jax.lax.scatter_add_p.bind(jnp.zeros(shape), jnp.asarray(indices), y, **equation.params)
-
-        back = jax.vjp(place, jnp.zeros(updates.shape))[1](numbers)[0]
-    to = np.asarray(back).reshape(-1).astype(np.int64) - 1
+    to = _destinations(equation.params, np.asarray(indices), shape, updates.shape)
     inside = np.flatnonzero(to >= 0)
     if not add and np.unique(to[inside]).size != inside.size:
         return None
@@ -362,6 +365,25 @@ def _scattered(atoms: Atoms, given: list[Any], equation: Any, shape: tuple[int, 
         kept[to[inside]] = -1
         operand = atoms.take(operand, kept, shape)
     return atoms.add(operand, placed)
+
+
+def _destinations(params: Any, indices: np.ndarray, shape: tuple[int, ...], updates: tuple[int, ...]) -> np.ndarray:
+    """The flat place of each update; -1 for one that is dropped."""
+    numbers, batch = params["dimension_numbers"], indices.ndim - 1
+    window = tuple(range(batch, batch + len(shape) - 1))
+    plain = numbers.scatter_dims_to_operand_dims == numbers.inserted_window_dims == (0,)
+    inside = indices.size and indices.min() >= 0 and indices.max() < shape[0]
+    if plain and inside and numbers.update_window_dims == window and updates[batch:] == shape[1:]:
+        return np.arange(math.prod(shape)).reshape(shape)[indices[..., 0]].reshape(-1)
+    with jax.enable_x64():
+        places = jnp.arange(1.0, math.prod(shape) + 1).reshape(shape)
+
+        def place(y: Any) -> Any:
+            # Numbers are summed where they fall, so that an update sees the number of its place come back.
+            return jax.lax.scatter_add_p.bind(jnp.zeros(shape), jnp.asarray(indices), y, **params)
+
+        back = jax.vjp(place, jnp.zeros(updates))[1](places)[0]
+    return np.asarray(back).reshape(-1).astype(np.int64) - 1
 
 
 def _plain(kind: str) -> Callable[..., Any]:

@@ -121,7 +121,7 @@ class Interpreter:
         def read(atom: Any) -> Any:
             return np.asarray(atom.val) if isinstance(atom, Literal) else known[atom]
 
-        for equation in program.eqns:
+        for equation in _needed(program):
             self.left -= 1
             if self.left < 0:
                 raise TooLarge
@@ -140,11 +140,11 @@ class Interpreter:
             if free:
                 return self.call(inner, given)
             return self.custom(inner, given, equation)
-        if free:
-            return constants(equation, given)
         if name == "cond" and not isinstance(given[0], Value):
             branches = params["branches"]
             return self.call(branches[int(np.clip(int(given[0]), 0, len(branches) - 1))], given[1:])
+        if free:
+            return constants(equation, given)
         if name == "scan":
             return self.unrolled(params, given)
         return varying(self.atoms, equation, given)
@@ -183,7 +183,7 @@ class Interpreter:
         """x[index]."""
         if not isinstance(x, Value):
             return np.asarray(x[index])
-        grid = np.arange(x.size).reshape(x.shape)[index]
+        grid = np.asarray(np.arange(x.size).reshape(x.shape)[index])
         return self.atoms.take(x, grid, grid.shape)
 
     def stacked(self, rows: list[Any]) -> Any:
@@ -192,6 +192,17 @@ class Interpreter:
             return np.stack(rows)
         values = [x if isinstance(x, Value) else self.atoms.constant(x) for x in rows]
         return dataclasses.replace(self.atoms.join(values), shape=(len(values), *values[0].shape))
+
+
+def _needed(program: Any) -> list[Any]:
+    """The operations that an output depends on, in order."""
+    live = {atom for atom in program.outvars if not isinstance(atom, Literal)}
+    kept = []
+    for equation in reversed(program.eqns):
+        if any(out in live for out in equation.outvars):
+            live.update(atom for atom in equation.invars if not isinstance(atom, Literal))
+            kept.append(equation)
+    return kept[::-1]
 
 
 def _settled(x: Any) -> Any:
@@ -338,8 +349,9 @@ def constants(equation: Any, given: list[Any]) -> list[Any]:
             found = _by_numpy(name, params, given, out)
     if found is not None:
         return [np.asarray(found).astype(out.dtype, copy=False).reshape(out.shape)]
-    subfunctions, bound = equation.primitive.get_bind_params(params)
-    leaves = equation.primitive.bind(*subfunctions, *(jnp.asarray(x) for x in given), **bound)
+    bound = equation.primitive.get_bind_params(params)
+    functions, bound = bound if isinstance(bound, tuple) else ((), bound)  # as older versions of JAX have it
+    leaves = equation.primitive.bind(*functions, *(jnp.asarray(x) for x in given), **bound)
     return [host(x) for x in (leaves if equation.primitive.multiple_results else [leaves])]
 
 
@@ -357,6 +369,8 @@ def _by_numpy(name: str, params: Any, given: list[np.ndarray], out: Any) -> Any:
         return np.divide(*given) if np.issubdtype(out.dtype, np.floating) else None
     if name == "integer_pow":
         return given[0] ** params["y"] if params["y"] >= 0 else 1.0 / given[0] ** -params["y"]
+    if name in ("reduce_and", "reduce_or"):
+        return (np.all if name == "reduce_and" else np.any)(given[0], axis=tuple(params["axes"]))
     if name in _REDUCTIONS:
         return _REDUCTIONS[name](given[0], axis=tuple(params["axes"]), dtype=out.dtype) if name in (
             "reduce_sum", "reduce_prod") else _REDUCTIONS[name](given[0], axis=tuple(params["axes"]))  # fmt: skip
@@ -373,4 +387,4 @@ def _by_numpy(name: str, params: Any, given: list[np.ndarray], out: Any) -> Any:
         return np.indices(shape, sparse=True)[axis] + np.zeros(shape, int)
     if name == "concatenate":
         return np.concatenate(given, axis=params["dimension"])
-    return moved(name, params, given[0], out.shape, given[1:])
+    return moved(name, params, given[0], out.shape, given[1:]) if given else None
