@@ -1,7 +1,9 @@
 """What the rules of convexity prove holds, and what does not hold they never prove."""
 
 import functools
+import time
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,8 @@ from jax.scipy import special, stats
 from jax.scipy.linalg import solve_triangular
 from scipy.stats import ortho_group
 
+import provi
+from provi.targets import LogDensity, interval
 from provi.targets.convexity.trace import analyse
 from support.hidden import hidden
 
@@ -82,7 +86,7 @@ PROVEN = {
     "logistic, by log_sigmoid": (lambda z: -jnp.sum(log_sigmoid((2 * Y - 1) * (X @ z))), False),
     "logistic, by logaddexp": (lambda z: jnp.sum(jnp.logaddexp(0.0, X @ z)), False),
     "logistic, by cross-entropy": (lambda z: jnp.sum(bernoulli_loss(X @ z, Y)) + 2 * ridge(z), False),
-    "logistic, by log of sigmoid": (lambda z: -jnp.sum(jnp.log(sigmoid(X @ z)) + 2 * jnp.log(1 - sigmoid(X @ z))), False),
+    "logistic, by log of sigmoid": (lambda z: -jnp.sum(jnp.log(sigmoid(z)) + 2 * jnp.log(1 - sigmoid(z))), False),
     "logistic, by log1p": (lambda z: jnp.sum(jnp.log1p(jnp.exp(X @ z))), False),
     "product of sigmoids, logarithm": (lambda z: -jnp.log(jnp.square(sigmoid(z[0])) * sigmoid(z[1] - 2.0)), False),
     "probit": (lambda z: -jnp.sum(stats.norm.logcdf((2 * Y - 1) * (X @ z))) + ridge(z), False),
@@ -250,3 +254,71 @@ def test_what_is_not_convex_is_not_proven(name):
 def test_what_lies_about_itself_is_not_proven(name):
     found = analyse(LIES[name], jnp.ones(DIM))
     assert not found.log_concave and found.strong_convexity is None and found.smoothness is None
+
+
+def quick(z):
+    return -jnp.sum(softplus(X @ z)) - ridge(z)
+
+
+def test_a_density_says_what_its_program_proves():
+    target = LogDensity(quick, DIM)
+    constants = target.constants
+    assert constants.log_concave.status == constants.strong_convexity.status == constants.smoothness.status == "proven"
+    assert "30 log-sum-exp" in constants.log_concave.reason and 1 - 1e-9 < constants.strong_convexity.value <= 1
+    low, high = target.curvature_bounds()
+    np.testing.assert_allclose(low, np.eye(DIM), atol=1e-9)
+    np.testing.assert_allclose(high, np.eye(DIM) + X.T @ X / 4, atol=1e-9)
+    single = LogDensity(quick, DIM, dtype=jnp.float32).constants
+    assert single.log_concave.status == "proven" and 0.99 < single.strong_convexity.value <= 1
+
+
+def test_declarations_stay_where_they_say_more_than_the_proof():
+    close = LogDensity(quick, DIM, strong_convexity=1.0).constants.strong_convexity
+    assert close.status == "proven" and close.value <= 1
+    more = LogDensity(quick, DIM, strong_convexity=1.5, smoothness=2.0)
+    assert more.constants.strong_convexity.status == more.constants.smoothness.status == "declared"
+    assert more.constants.log_concave.status == "proven" and more.curvature_bounds() is None
+    impossible = LogDensity(quick, DIM, strong_convexity=1e6, log_concave=True).constants
+    assert impossible.strong_convexity.status == "proven" and impossible.strong_convexity.value <= 1
+    hidden_one = LogDensity(lambda z: quick(hidden(z)), DIM, log_concave=True)
+    assert hidden_one.constants.log_concave.status == "declared" and hidden_one.curvature_bounds() is None
+
+
+def test_what_is_proven_of_one_set_of_data_is_not_said_of_another():
+    def density(weights, z):
+        return -jnp.sum(weights * z**2)
+
+    first = LogDensity(jax.tree_util.Partial(density, jnp.ones(DIM)), DIM)
+    assert first.constants.log_concave.status == "proven"
+    other = eqx.tree_at(lambda target: target.fn.args[0], first, jnp.array([1.0, 1.0, 1.0, -1.0]))
+    assert other.constants.log_concave.status == "unknown"
+    on_host = LogDensity(jax.tree_util.Partial(density, np.ones(DIM)), DIM)
+    assert on_host.constants.log_concave.status == "proven"
+    on_host.fn.args[0][:] = -1.0
+    assert on_host.constants.log_concave.status == "unknown"
+
+
+@pytest.mark.parametrize(("constraints", "proven"), [("positive", True), (interval(0.0, 1.0), False)])
+def test_constraints_are_part_of_the_program(constraints, proven):
+    target = LogDensity(lambda y: jnp.sum(jnp.log(y) - 2 * y), DIM, constraints=constraints)
+    found = target.constants.log_concave
+    assert found.status == ("proven" if proven else "unknown") or not proven
+
+
+def test_a_fit_is_certified_without_a_declaration():
+    fit = provi.fit(LogDensity(quick, DIM), tol=0.1)
+    assert fit.certificate.status == "proven"
+    rows = {row.statement.split()[0]: row.status for row in fit.certificate.assumptions}
+    assert rows["potential"] == rows["strong"] == "proven"
+
+
+def test_analysis_is_quick_and_large_programs_are_left_alone():
+    design = RNG.normal(size=(2000, 20))
+    analyse(lambda z: jnp.sum(softplus(design @ z)), jnp.zeros(20))
+    begun = time.perf_counter()
+    found = analyse(lambda z: jnp.sum(softplus(design @ z)) + ridge(z), jnp.zeros(20))
+    assert found.log_concave and time.perf_counter() - begun < 2  # a tenth of a second on an idle machine
+    wide = analyse(lambda z: jnp.sum(jnp.cumsum(z) ** 2), jnp.zeros(5000))
+    assert not wide.log_concave and "too large" in wide.reason
+    many = analyse(lambda z: ridge(z) + jnp.sum(jnp.abs(z)), jnp.zeros(3000))
+    assert many.log_concave and abs(many.strong_convexity - 1) < 1e-9 and many.bounds is None

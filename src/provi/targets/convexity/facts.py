@@ -98,6 +98,8 @@ class Atoms:
         self.ridges: list[Ridges] = []
         self.blocks: list[Block] = []
         self.memo: dict[Any, Value] = {}
+        self.thresholds: dict[bytes, tuple[Value, float]] = {}
+        self.tails: dict[bytes, bytes] = {}
 
     def argument(self) -> Value:
         """z itself."""
@@ -280,6 +282,9 @@ class Atoms:
             terms = np.bincount(owner, minlength=x.size) + (x.offset != 0)
             rounding = np.bincount(owner, np.abs(data) * near, x.size) + np.abs(x.offset)
             slack = spread + np.where(terms > 1, 4 * self.epsilon * terms * rounding, 0.0)
+            exact = np.isfinite(total) & (terms == 2) & (np.bincount(owner, np.abs(data) != 1.0, x.size) == 0)
+            alone = np.where(exact, np.bincount(owner, data * used, x.size), 0.0)
+            slack = np.where(exact, spread + _sum(alone, x.offset)[1], slack)
             ends.append(np.where(x.bad, side * np.inf, total + side * slack))
         return ends[0], ends[1]
 
@@ -345,3 +350,50 @@ def _row_max(data: np.ndarray, starts: np.ndarray) -> np.ndarray:
     if filled.any():
         found[filled] = np.maximum.reduceat(data, starts[:-1][filled])
     return found
+
+
+def moved(name: str, params: Any, x: np.ndarray, shape: tuple[int, ...], rest: list[Any]) -> np.ndarray | None:
+    """What operations that move, copy or drop entries do to an array; None for all others."""
+    if name in ("reshape", "squeeze", "expand_dims"):
+        return None if params.get("dimensions") is not None and name == "reshape" else x.reshape(shape)
+    if name == "broadcast_in_dim":
+        if rest:
+            return None
+        kept = dict(zip(params["broadcast_dimensions"], x.shape, strict=True))
+        return np.broadcast_to(x.reshape([kept.get(axis, 1) for axis in range(len(shape))]), shape)
+    if name == "transpose":
+        return np.transpose(x, params["permutation"])
+    if name == "rev":
+        return np.flip(x, params["dimensions"])
+    if name == "slice":
+        steps = params["strides"] or (1,) * x.ndim
+        bounds = zip(params["start_indices"], params["limit_indices"], steps, strict=True)
+        return x[tuple(slice(*bound) for bound in bounds)]
+    if name == "dynamic_slice":
+        starts = [int(np.clip(k, 0, n - w)) for k, n, w in zip(rest, x.shape, params["slice_sizes"], strict=True)]
+        return x[tuple(slice(k, k + w) for k, w in zip(starts, params["slice_sizes"], strict=True))]
+    if name == "gather":
+        return _gathered(params, x, rest[0], shape)
+    return None
+
+
+def _gathered(params: Any, x: np.ndarray, indices: Any, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Slices of x at `indices`, as XLA defines them; None where one is not inside."""
+    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+    batch, dropped = indices.shape[:-1], (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    windows = [axis for axis in range(x.ndim) if axis not in dropped]
+    place: list[Any] = [0] * x.ndim
+    for column, axis in enumerate(numbers.start_index_map):
+        start = indices[..., column]
+        if start.size and (start.min() < 0 or start.max() > x.shape[axis] - sizes[axis]):
+            return None
+        place[axis] = start.reshape(*batch, *(1 for _ in windows))
+    for axis, source in zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True):
+        line = [-1 if k == source else 1 for k in range(len(batch))]
+        place[axis] = np.arange(x.shape[axis]).reshape(*line, *(1 for _ in windows))
+    for k, axis in enumerate(windows):
+        line = [-1 if other == k else 1 for other in range(len(windows))]
+        place[axis] = place[axis] + np.arange(sizes[axis]).reshape(*(1 for _ in batch), *line)
+    found = x[tuple(np.broadcast_arrays(*place))]
+    found = np.broadcast_to(found, (*batch, *(sizes[axis] for axis in windows)))
+    return np.moveaxis(found, range(len(batch), found.ndim), numbers.offset_dims).reshape(shape)

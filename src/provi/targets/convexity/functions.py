@@ -187,9 +187,32 @@ def logistic(atoms: Atoms, x: Value) -> Value:
 
 def softplus(atoms: Atoms, x: Value) -> Value:
     """log(1 + exp(x))."""
-    both = atoms.join([atoms.constant(np.zeros(x.size)), x])
-    group = np.tile(np.arange(x.size), 2)
-    return _log_sum_exp(atoms, both, group, x.size, x.shape)
+    both = atoms.join([x, atoms.constant(np.zeros(x.size))])  # in the order of `logarithm`, to be the same atom
+    return _log_sum_exp(atoms, both, np.tile(np.arange(x.size), 2), x.size, x.shape)
+
+
+def note_tail(atoms: Atoms, which: Value, false: Value, true: Value, found: Value) -> None:
+    """Remember that `found` is x + exp(-x) below some number above 33 and x beyond it: from 18 on, softplus in float64.
+
+    PyTensor computes softplus so, and below -37 as exp(x).
+    """
+    x, threshold = atoms.thresholds.get(which.digest(), (None, 0.0))
+    if x is not None and threshold >= 33 and false.digest() == x.digest():
+        if true.digest() == atoms.add(x, exponential(atoms, atoms.scale(x, -1.0))).digest():
+            atoms.tails[found.digest()] = x.digest()
+
+
+def piecewise_softplus(atoms: Atoms, which: Value, false: Value, true: Value) -> Value | None:
+    """softplus(x), where the two cases are that function up to the rounding of float64, each on its side."""
+    x, threshold = atoms.thresholds.get(which.digest(), (None, 0.0))
+    if x is None or x.bad.any():
+        return None
+    whole = softplus(atoms, x)
+    middle = threshold >= 18 and true.digest() == whole.digest() and atoms.tails.get(false.digest()) == x.digest()
+    left = threshold <= -36 and false.digest() == whole.digest()
+    if middle or left and true.digest() == exponential(atoms, x).digest():
+        return dataclasses.replace(whole, shape=true.shape)
+    return None
 
 
 def monomial(atoms: Atoms, x: Value) -> tuple[Value, np.ndarray] | None:
@@ -421,6 +444,8 @@ def raised(atoms: Atoms, x: Value, exponent: float) -> Value:
     if logs is not None and (whole or (logs[1] > 0).all()):
         sign = np.where((logs[1] > 0) | (exponent % 2 == 0), 1.0, -1.0)
         return atoms.scale(exponential(atoms, atoms.scale(logs[0], exponent)), sign)
+    if (exponent < 0 or not whole) and atoms.above_zero(x).all():  # a sum of exponentials
+        return exponential(atoms, atoms.scale(logarithm(atoms, x), exponent))
     if exponent == 2:
         return apply(atoms, "square", x)
     if exponent == -1:

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.sparse import csr_matrix
 
-from provi.targets.convexity.facts import LARGEST, Atoms, TooLarge, Value
+from provi.targets.convexity.facts import LARGEST, Atoms, TooLarge, Value, moved
 from provi.targets.convexity.functions import (
     absolute,
     apply,
@@ -20,60 +20,15 @@ from provi.targets.convexity.functions import (
     logarithm,
     logistic,
     maximum,
+    note_tail,
     opaque,
+    piecewise_softplus,
     product,
     raised,
 )
 
 _COMPARISONS = {"lt", "le", "gt", "ge", "eq", "ne"}
 _SAME = {"copy", "copy_p", "optimization_barrier", "device_put", "sharding_constraint"}
-
-
-def moved(name: str, params: Any, x: np.ndarray, shape: tuple[int, ...], rest: list[Any]) -> np.ndarray | None:
-    """What operations that move, copy or drop entries do to an array; None for all others."""
-    if name in ("reshape", "squeeze", "expand_dims"):
-        return None if params.get("dimensions") is not None and name == "reshape" else x.reshape(shape)
-    if name == "broadcast_in_dim":
-        if rest:
-            return None
-        kept = dict(zip(params["broadcast_dimensions"], x.shape, strict=True))
-        return np.broadcast_to(x.reshape([kept.get(axis, 1) for axis in range(len(shape))]), shape)
-    if name == "transpose":
-        return np.transpose(x, params["permutation"])
-    if name == "rev":
-        return np.flip(x, params["dimensions"])
-    if name == "slice":
-        steps = params["strides"] or (1,) * x.ndim
-        bounds = zip(params["start_indices"], params["limit_indices"], steps, strict=True)
-        return x[tuple(slice(*bound) for bound in bounds)]
-    if name == "dynamic_slice":
-        starts = [int(np.clip(k, 0, n - w)) for k, n, w in zip(rest, x.shape, params["slice_sizes"], strict=True)]
-        return x[tuple(slice(k, k + w) for k, w in zip(starts, params["slice_sizes"], strict=True))]
-    if name == "gather":
-        return _gathered(params, x, rest[0], shape)
-    return None
-
-
-def _gathered(params: Any, x: np.ndarray, indices: Any, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Slices of x at `indices`, as XLA defines them; None where one is not inside."""
-    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
-    batch, dropped = indices.shape[:-1], (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
-    windows = [axis for axis in range(x.ndim) if axis not in dropped]
-    place: list[Any] = [0] * x.ndim
-    for column, axis in enumerate(numbers.start_index_map):
-        start = indices[..., column]
-        if start.size and (start.min() < 0 or start.max() > x.shape[axis] - sizes[axis]):
-            return None
-        place[axis] = start.reshape(*batch, *(1 for _ in windows))
-    for axis, source in zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True):
-        line = [-1 if k == source else 1 for k in range(len(batch))]
-        place[axis] = np.arange(x.shape[axis]).reshape(*line, *(1 for _ in windows))
-    for k, axis in enumerate(windows):
-        line = [-1 if other == k else 1 for other in range(len(windows))]
-        place[axis] = place[axis] + np.arange(sizes[axis]).reshape(*(1 for _ in batch), *line)
-    found = x[tuple(np.broadcast_arrays(*place))]
-    found = np.broadcast_to(found, (*batch, *(sizes[axis] for axis in windows)))
-    return np.moveaxis(found, range(len(batch), found.ndim), numbers.offset_dims).reshape(shape)
 
 
 def varying(atoms: Atoms, equation: Any, given: list[Any]) -> list[Any]:
@@ -103,8 +58,8 @@ def _rule(atoms: Atoms, name: str, params: Any, given: list[Any], out: Any, equa
         return _converted(atoms, x, np.dtype(equation.invars[0].aval.dtype), np.dtype(params["new_dtype"]))
     if name == "select_n":
         return _selected(atoms, given, shape)
-    if name == "concatenate":
-        return _concatenated(atoms, given, params["dimension"], shape)
+    if name in ("concatenate", "stack"):
+        return _concatenated(atoms, name, given, params, shape)
     if name == "dot_general":
         return _contracted(atoms, given, params, shape)
     if name == "triangular_solve":
@@ -198,7 +153,10 @@ def _compared(atoms: Atoms, name: str, x: Any, y: Any) -> Any:
         "eq": (equal, (low > 0) | (high < 0)),
         "ne": ((low > 0) | (high < 0), equal),
     }[name]
-    return _truth(atoms, name, values, true.astype(float), 1.0 - false.astype(float))
+    found = _truth(atoms, name, values, true.astype(float), 1.0 - false.astype(float))
+    if name == "lt" and isinstance(found, Value) and flat[1] is not None and np.ptp(flat[1]) == 0:
+        atoms.thresholds[found.digest()] = values[0], float(flat[1][0])
+    return found
 
 
 def _truth(atoms: Atoms, name: str, parts: list[Value], low: np.ndarray, high: np.ndarray) -> Any:
@@ -225,17 +183,23 @@ def _selected(atoms: Atoms, given: list[Any], shape: tuple[int, ...]) -> Any:
         return atoms.take(atoms.join(cases), number * size + np.arange(size), shape)
     if all(case.digest() == cases[0].digest() for case in cases):
         return cases[0]
+    known = piecewise_softplus(atoms, _spread(atoms, which, shape), *cases) if len(cases) == 2 else None
+    if known is not None:
+        return known
     ends = [atoms.bounds(case) for case in cases]
     low, high = np.min([end[0] for end in ends], axis=0), np.max([end[1] for end in ends], axis=0)
     bad = np.any([case.bad for case in cases], axis=0)
-    return opaque(atoms, "choice", [_spread(atoms, which, shape), *cases], shape, low, high, bad)
+    found = opaque(atoms, "choice", [_spread(atoms, which, shape), *cases], shape, low, high, bad)
+    note_tail(atoms, _spread(atoms, which, shape), *cases[:2], found)
+    return found
 
 
-def _concatenated(atoms: Atoms, given: list[Any], axis: int, shape: tuple[int, ...]) -> Value:
+def _concatenated(atoms: Atoms, name: str, given: list[Any], params: Any, shape: tuple[int, ...]) -> Value:
     values = [_value(atoms, x) for x in given]
     starts = np.cumsum([0] + [x.size for x in values])
     grids = [start + np.arange(x.size).reshape(x.shape) for start, x in zip(starts, values, strict=False)]
-    return atoms.take(atoms.join(values), np.concatenate(grids, axis), shape)
+    grid = np.stack(grids, params["axis"]) if name == "stack" else np.concatenate(grids, params["dimension"])
+    return atoms.take(atoms.join(values), grid, shape)
 
 
 def _moved(atoms: Atoms, x: Value, equation: Any, given: list[Any], fill: float = 0.0) -> Value | None:

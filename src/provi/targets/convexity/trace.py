@@ -20,9 +20,9 @@ from scipy import special
 from scipy.sparse import csr_matrix, vstack
 
 from provi.targets.base import AbstractTarget, outer_spectrum
-from provi.targets.convexity.facts import Atoms, TooLarge, Value
+from provi.targets.convexity.facts import Atoms, TooLarge, Value, moved
 from provi.targets.convexity.functions import apply
-from provi.targets.convexity.rules import moved, varying
+from provi.targets.convexity.rules import varying
 
 LARGEST_DENSE = 1000
 """The dimension up to which the bounds are matrices."""
@@ -385,6 +385,8 @@ def _by_numpy(name: str, params: Any, given: list[np.ndarray], out: Any) -> Any:
     if name == "iota":
         shape, axis = params["shape"], params["dimension"]
         return np.indices(shape, sparse=True)[axis] + np.zeros(shape, int)
+    if name == "stack":
+        return np.stack(given, axis=params["axis"])
     if name == "concatenate":
         return np.concatenate(given, axis=params["dimension"])
     return moved(name, params, given[0], out.shape, given[1:]) if given else None
