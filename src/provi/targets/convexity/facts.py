@@ -197,8 +197,10 @@ class Atoms:
         """All entries of several arrays, one after the other."""
         parts = [self.wide(x.rows) for x in values]
         rows = csr_matrix(vstack(parts, format="csr"))
-        fields = [np.concatenate([getattr(x, name) for x in values]) for name in ("offset", "error", "blur", "bad")]
-        return Value((rows.shape[0],), rows, *fields)
+        offset, error, blur, bad = (
+            np.concatenate([getattr(x, name) for x in values]) for name in ("offset", "error", "blur", "bad")
+        )
+        return Value((offset.size,), rows, offset, error, blur, bad)
 
     def wide(self, rows: Any) -> Any:
         """The same rows with a column for every atom there is by now."""

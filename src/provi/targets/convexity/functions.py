@@ -191,30 +191,6 @@ def softplus(atoms: Atoms, x: Value) -> Value:
     return _log_sum_exp(atoms, both, np.tile(np.arange(x.size), 2), x.size, x.shape)
 
 
-def note_tail(atoms: Atoms, which: Value, false: Value, true: Value, found: Value) -> None:
-    """Remember that `found` is x + exp(-x) below some number above 33 and x beyond it: from 18 on, softplus in float64.
-
-    PyTensor computes softplus so, and below -37 as exp(x).
-    """
-    x, threshold = atoms.thresholds.get(which.digest(), (None, 0.0))
-    if x is not None and threshold >= 33 and false.digest() == x.digest():
-        if true.digest() == atoms.add(x, exponential(atoms, atoms.scale(x, -1.0))).digest():
-            atoms.tails[found.digest()] = x.digest()
-
-
-def piecewise_softplus(atoms: Atoms, which: Value, false: Value, true: Value) -> Value | None:
-    """softplus(x), where the two cases are that function up to the rounding of float64, each on its side."""
-    x, threshold = atoms.thresholds.get(which.digest(), (None, 0.0))
-    if x is None or x.bad.any():
-        return None
-    whole = softplus(atoms, x)
-    middle = threshold >= 18 and true.digest() == whole.digest() and atoms.tails.get(false.digest()) == x.digest()
-    left = threshold <= -36 and false.digest() == whole.digest()
-    if middle or left and true.digest() == exponential(atoms, x).digest():
-        return dataclasses.replace(whole, shape=true.shape)
-    return None
-
-
 def monomial(atoms: Atoms, x: Value) -> tuple[Value, np.ndarray] | None:
     """(w, sign) where every entry is sign * exp(w); None where one is not seen to be."""
     if not ((np.diff(x.rows.indptr) == 1).all() and not x.offset.any() and (x.rows.indices >= atoms.dim).all()):
@@ -403,7 +379,7 @@ def greatest(atoms: Atoms, x: Value, group: np.ndarray, shape: tuple[int, ...]) 
         np.maximum.at(most, group, end)
         ends.append(most)
     bad = np.bincount(group, x.bad, size) > 0
-    return atoms.new("max", key, shape, *ends, bad, convex=is_convex, below=~is_convex)
+    return atoms.new("max", key, shape, ends[0], ends[1], bad, convex=is_convex, below=~is_convex)
 
 
 def product(atoms: Atoms, x: Value, y: Value) -> Value:

@@ -20,11 +20,10 @@ from provi.targets.convexity.functions import (
     logarithm,
     logistic,
     maximum,
-    note_tail,
     opaque,
-    piecewise_softplus,
     product,
     raised,
+    softplus,
 )
 
 _COMPARISONS = {"lt", "le", "gt", "ge", "eq", "ne"}
@@ -91,7 +90,7 @@ def _value(atoms: Atoms, x: Any) -> Value:
 def _binary(atoms: Atoms, name: str, x: Any, y: Any) -> Any:
     constant = [not isinstance(part, Value) for part in (x, y)]
     if name == "mul" and any(constant):
-        return atoms.scale(*((y, x) if constant[0] else (x, y)))
+        return atoms.scale(y, x) if constant[0] else atoms.scale(x, y)
     if name == "mul":
         return product(atoms, x, y)
     if name == "div":
@@ -101,7 +100,7 @@ def _binary(atoms: Atoms, name: str, x: Any, y: Any) -> Any:
         return _power(atoms, x, y)
     if name == "min":
         flipped = [atoms.scale(part, -1.0) if isinstance(part, Value) else -part for part in (x, y)]
-        return atoms.scale(_binary(atoms, "max", *flipped), -1.0)
+        return atoms.scale(_binary(atoms, "max", flipped[0], flipped[1]), -1.0)
     if name in _COMPARISONS:
         return _compared(atoms, name, x, y)
     if name == "max" and any(constant):
@@ -112,7 +111,8 @@ def _binary(atoms: Atoms, name: str, x: Any, y: Any) -> Any:
     if name in ("and", "or"):
         ends = zip(atoms.bounds(x), atoms.bounds(y), strict=True)
         join = np.minimum if name == "and" else np.maximum
-        return _truth(atoms, name, [x, y], *(join(*end) for end in ends))
+        low, high = (join(*end) for end in ends)
+        return _truth(atoms, name, [x, y], low, high)
     if name == "max":
         return maximum(atoms, x, y)
     return atoms.add(x, y, -1.0 if name == "sub" else 1.0)
@@ -135,13 +135,13 @@ def _compared(atoms: Atoms, name: str, x: Any, y: Any) -> Any:
     """True, false, or not known: the range of the difference says. What is finite is not infinite."""
     flat = [None if isinstance(part, Value) else np.asarray(part, np.float64).reshape(-1) for part in (x, y)]
     values = [_value(atoms, part) for part in (x, y)]
-    low, high = atoms.bounds(atoms.add(*values, -1.0))
+    gap = atoms.add(values[0], values[1], -1.0)
+    low, high = atoms.bounds(gap)
     for part, sign in zip(flat, (1.0, -1.0), strict=True):
         if part is not None:
             other = values[1 if sign > 0 else 0]
             infinite = np.isinf(part) & ~other.bad
             low, high = (np.where(infinite, sign * part, end) for end in (low, high))
-    gap = atoms.add(*values, -1.0)
     equal = (np.diff(gap.rows.indptr) == 0) & (gap.offset == 0) & (gap.blur == 0) & ~gap.bad
     low = np.where((low <= 0) & atoms.above_zero(gap), np.finfo(np.float64).tiny, low)
     high = np.where((high >= 0) & atoms.above_zero(atoms.scale(gap, -1.0)), -np.finfo(np.float64).tiny, high)
@@ -169,10 +169,10 @@ def _converted(atoms: Atoms, x: Value, old: np.dtype, new: np.dtype) -> Any:
     if not jnp.issubdtype(new, jnp.floating):
         low, high = atoms.bounds(x)
         fits = old == np.bool_ and new != np.bool_
-        return x if fits else opaque(atoms, "rounding", [x], x.shape, np.floor(low), np.ceil(high), x.bad)
+        return x if fits else opaque(atoms, f"to {new}", [x], x.shape, np.floor(low), np.ceil(high), x.bad)
     # Rounded to fewer digits than z has, a number is a step function of z.
     narrow = jnp.issubdtype(old, jnp.floating) and jnp.finfo(new).bits < min(jnp.finfo(old).bits, atoms.bits)
-    return opaque(atoms, "rounding", [x], x.shape, -np.inf, np.inf, x.bad) if narrow else x
+    return opaque(atoms, f"to {new}", [x], x.shape, -np.inf, np.inf, x.bad) if narrow else x
 
 
 def _selected(atoms: Atoms, given: list[Any], shape: tuple[int, ...]) -> Any:
@@ -183,15 +183,39 @@ def _selected(atoms: Atoms, given: list[Any], shape: tuple[int, ...]) -> Any:
         return atoms.take(atoms.join(cases), number * size + np.arange(size), shape)
     if all(case.digest() == cases[0].digest() for case in cases):
         return cases[0]
-    known = piecewise_softplus(atoms, _spread(atoms, which, shape), *cases) if len(cases) == 2 else None
+    known = _piecewise_softplus(atoms, _spread(atoms, which, shape), cases[0], cases[1]) if len(cases) == 2 else None
     if known is not None:
         return known
     ends = [atoms.bounds(case) for case in cases]
     low, high = np.min([end[0] for end in ends], axis=0), np.max([end[1] for end in ends], axis=0)
     bad = np.any([case.bad for case in cases], axis=0)
     found = opaque(atoms, "choice", [_spread(atoms, which, shape), *cases], shape, low, high, bad)
-    note_tail(atoms, _spread(atoms, which, shape), *cases[:2], found)
+    _note_tail(atoms, _spread(atoms, which, shape), cases[0], cases[1], found)
     return found
+
+
+def _note_tail(atoms: Atoms, which: Value, false: Value, true: Value, found: Value) -> None:
+    """Remember that `found` is x + exp(-x) below some number above 33 and x beyond it: from 18 on, softplus in float64.
+
+    PyTensor computes softplus so, and below -37 as exp(x).
+    """
+    x, threshold = atoms.thresholds.get(which.digest(), (None, 0.0))
+    if x is not None and threshold >= 33 and false.digest() == x.digest():
+        if true.digest() == atoms.add(x, exponential(atoms, atoms.scale(x, -1.0))).digest():
+            atoms.tails[found.digest()] = x.digest()
+
+
+def _piecewise_softplus(atoms: Atoms, which: Value, false: Value, true: Value) -> Value | None:
+    """softplus(x), where the two cases are that function up to the rounding of float64, each on its side."""
+    x, threshold = atoms.thresholds.get(which.digest(), (None, 0.0))
+    if x is None or x.bad.any():
+        return None
+    whole = softplus(atoms, x)
+    middle = threshold >= 18 and true.digest() == whole.digest() and atoms.tails.get(false.digest()) == x.digest()
+    left = threshold <= -36 and false.digest() == whole.digest()
+    if middle or left and true.digest() == exponential(atoms, x).digest():
+        return dataclasses.replace(whole, shape=true.shape)
+    return None
 
 
 def _concatenated(atoms: Atoms, name: str, given: list[Any], params: Any, shape: tuple[int, ...]) -> Value:
@@ -246,7 +270,7 @@ def _reduced(atoms: Atoms, name: str, params: Any, x: Value, shape: tuple[int, .
         ends.append(found)
     if np.array_equal(*ends):
         return (ends[0] > 0).reshape(shape)
-    return opaque(atoms, name, [x], shape, *ends, False)
+    return opaque(atoms, f"{name} {axes}", [x], shape, *ends, False)
 
 
 def _contracted(atoms: Atoms, given: list[Any], params: Any, shape: tuple[int, ...]) -> Value:
