@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, vstack
 
-LARGEST = 2**23
-"""Numbers in one matrix: 100 MB. A program that needs more is not analysed."""
+LARGEST = 2**21
+"""Numbers in one matrix: a second or two. A program that needs more is not analysed."""
 
 
 class TooLarge(Exception):  # noqa: N818 - no error: the answer is 'unknown'
@@ -238,7 +238,7 @@ class Atoms:
         rows = x.rows
         pattern = csr_matrix((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
         flops, largest = pattern @ self.counts(rows), self.magnitude(x)
-        if flops.sum() > 8 * LARGEST:
+        if flops.sum() > 16 * LARGEST:
             raise TooLarge
         product = canonical(csr_matrix(matrix @ rows))
         if product.nnz > LARGEST:
@@ -270,11 +270,10 @@ class Atoms:
 
     def bounds(self, x: Value) -> tuple[np.ndarray, np.ndarray]:
         """The range of each entry; (-inf, inf) where nothing is known."""
-        owner = row_numbers(x.rows)
-        of_z, data = x.rows.indices < self.dim, x.rows.data
-        column = np.where(of_z, 0, x.rows.indices - self.dim)
-        table = (np.append(self.lower, 0.0), np.append(self.upper, 0.0))
-        low, high = (np.where(of_z, end, bound[column]) for end, bound in zip((-np.inf, np.inf), table, strict=True))
+        of_z = x.rows.indices < self.dim
+        everywhere = self.counts(x.rows)[:, 0] > 0
+        owner, data, column = row_numbers(x.rows)[~of_z], x.rows.data[~of_z], x.rows.indices[~of_z] - self.dim
+        low, high = self.lower[column], self.upper[column]
         ends = []
         for side, first, second in ((-1.0, low, high), (1.0, high, low)):
             used = np.where(data > 0, first, second)
@@ -287,7 +286,7 @@ class Atoms:
             exact = np.isfinite(total) & (terms == 2) & (np.bincount(owner, np.abs(data) != 1.0, x.size) == 0)
             alone = np.where(exact, np.bincount(owner, data * used, x.size), 0.0)
             slack = np.where(exact, spread + _sum(alone, x.offset)[1], slack)
-            ends.append(np.where(x.bad, side * np.inf, total + side * slack))
+            ends.append(np.where(x.bad | everywhere, side * np.inf, total + side * slack))
         return ends[0], ends[1]
 
     def above_zero(self, x: Value) -> np.ndarray:

@@ -7,6 +7,7 @@ add up to bounds of its own.
 
 import collections
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from scipy import special
 from scipy.sparse import csr_matrix, vstack
 
 from provi.targets.base import AbstractTarget, outer_spectrum
-from provi.targets.convexity.facts import Atoms, TooLarge, Value, moved
+from provi.targets.convexity.facts import LARGEST, Atoms, TooLarge, Value, moved
 from provi.targets.convexity.functions import apply
 from provi.targets.convexity.rules import varying
 
@@ -277,10 +278,21 @@ class _Sum:
     def nonnegative(self) -> bool:
         return bool((self.weights >= 0).all())
 
+    @functools.cached_property
+    def centre(self) -> np.ndarray:
+        """The sum."""
+        if self.rows.nnz > self.rows.shape[0]:
+            if np.prod(self.rows.shape) <= 4 * LARGEST:
+                dense = self.rows.toarray()
+                found = dense.T @ (dense * self.weights[:, None])
+            else:
+                found = (self.rows.T @ self.rows.multiply(self.weights[:, None])).toarray()
+            return (found + found.T) / 2
+        return np.diag(np.bincount(self.rows.indices, self.weights * self.rows.data**2, self.rows.shape[1]))
+
     def matrix(self, side: float) -> np.ndarray:
         """Moved to one side by the slack; a lower bound with no negative weight stays at zero or above."""
-        found = np.asarray((self.rows.T @ self.rows.multiply(self.weights[:, None])).toarray())
-        found = (found + found.T) / 2
+        found = self.centre
         if side < 0 and self.nonnegative and np.count_nonzero(found) == 0:
             return found
         return found + side * self.slack * np.eye(found.shape[0])
