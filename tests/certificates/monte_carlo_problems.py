@@ -11,6 +11,7 @@ from provi.certificates.monte_carlo.bounds import NAMES, monte_carlo_bounds
 from provi.diagnostics import exact_negative_elbo, linear_model_optimum
 from provi.families import Laplace, LocationScale, Normal
 from provi.targets import LinearRegression, LogDensity, LogisticRegression, PoissonRegression
+from support.hidden import hidden
 
 RNG = np.random.default_rng(11)
 DESIGN = RNG.normal(size=(80, 3))
@@ -74,6 +75,7 @@ def values(certificate):
 
 def black_box(data, z):
     design, response = data
+    z = hidden(z)
     eta = design @ z
     return jnp.sum(response * eta - jnp.logaddexp(0.0, eta)) - 0.5 * jnp.sum(z**2)
 

@@ -8,6 +8,7 @@ from scipy import stats
 from provi.certificates.distance.posterior import curvature_lower_bound, posterior_bound
 from provi.families import Gaussian, LocationScale, Uniform
 from provi.targets import LinearRegression, LogDensity
+from support.hidden import hidden
 from support.linear_models import DIM, linear_model
 
 TARGET = linear_model("linear")
@@ -75,12 +76,12 @@ def test_total_variation_is_at_most_one():
 
 
 def test_no_bound_without_grounds():
-    density = LogDensity(lambda z: -0.5 * jnp.sum(z**2), DIM)
+    density = LogDensity(lambda z: -0.5 * jnp.sum(hidden(z) ** 2), DIM)
     point = FAMILY.point(np.zeros(DIM), 1.0)
     assert posterior_bound(density, FAMILY, point, confidence=0.99, seed=0) is None
     uniform = LocationScale(DIM, Uniform())
     assert posterior_bound(TARGET, uniform, uniform.point(LOC, ROOT), confidence=0.99, seed=0) is None
-    declared = LogDensity(lambda z: -0.5 * jnp.sum(z**2), DIM, strong_convexity=1.0)
+    declared = LogDensity(lambda z: -0.5 * jnp.sum(hidden(z) ** 2), DIM, strong_convexity=1.0)
     np.testing.assert_array_equal(curvature_lower_bound(declared), np.eye(DIM))
     found = posterior_bound(declared, FAMILY, point, confidence=0.99, seed=0)
     assert found is not None and found.kl < 1e-20

@@ -13,6 +13,7 @@ from provi.families import Gaussian, LocationScale, StudentT, Uniform
 from provi.targets import Gaussian as GaussianTarget
 from provi.targets import LogDensity, LogisticRegression
 from provi.theory import noise
+from support.hidden import hidden
 
 MEAN = np.array([0.5, -0.3, 0.2])
 ROOT = np.array([[1.0, 0.0, 0.0], [0.3, 0.8, 0.0], [-0.2, 0.1, 0.9]])
@@ -150,7 +151,7 @@ def test_what_has_no_bound_says_why():
     check(noise_bounds(TARGET, heavy, wide, optimum), ["energy", "entropy"], "normal base")
     check(noise_bounds(TARGET, LocationScale(3, StudentT(3.0)), wide, optimum), [], "df")
     check(noise_bounds(TARGET, Gaussian(3, "low_rank"), wide, optimum), [], "low_rank")
-    unknown = LogDensity(lambda z: -0.5 * jnp.sum(z**2), 3)
+    unknown = LogDensity(lambda z: -0.5 * jnp.sum(hidden(z) ** 2), 3)
     check(noise_bounds(unknown, normal, wide, optimum), [], "smoothness")
     bounded = LocationScale(3, Uniform())
     audit = audit_gradient_noise(TARGET, bounded, bounded.point(LOC, 2.0), num_draws=10)

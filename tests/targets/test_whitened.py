@@ -15,6 +15,7 @@ from provi.targets import (
     Whitened,
     WhitenedFiniteSum,
 )
+from support.hidden import hidden
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(8, 3)) * np.array([1.0, 10.0, 0.1])
@@ -56,7 +57,7 @@ def test_constants_are_tight(model, kind):
 
 
 def test_numbers_alone_are_scaled_by_the_factor_and_keep_their_status():
-    black_box = LogDensity(lambda z: -0.5 * jnp.sum(z**2 * jnp.array([1.0, 2.0, 3.0])), 3, 1.0, 3.0)
+    black_box = LogDensity(lambda z: -0.5 * jnp.sum(hidden(z) ** 2 * jnp.array([1.0, 2.0, 3.0])), 3, 1.0, 3.0)
     target = Whitened(black_box, SHIFT, FACTOR)
     singular = np.linalg.svd(FACTOR, compute_uv=False)
     constants = target.constants
@@ -66,7 +67,7 @@ def test_numbers_alone_are_scaled_by_the_factor_and_keep_their_status():
     np.testing.assert_allclose(constants.smoothness.value, 3 * singular[0] ** 2, rtol=1e-12)
     assert constants.strong_convexity.value < singular[-1] ** 2 * (1 - 1e-16)
     assert constants.log_concave == black_box.constants.log_concave
-    bare = Whitened(LogDensity(lambda z: -jnp.sum(z**2), 3), SHIFT, FACTOR).constants
+    bare = Whitened(LogDensity(lambda z: -jnp.sum(hidden(z) ** 2), 3), SHIFT, FACTOR).constants
     assert bare.smoothness.status == bare.strong_convexity.status == "unknown"
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from provi.core.arguments import as_array, check_count, double_precision
 from provi.core.types import Draws, Vector
-from provi.targets.assumptions import Assumptions
+from provi.targets.assumptions import Assumptions, proven_bounds, proven_or
 from provi.targets.base import AbstractTarget, Constants, read_points
 from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.parameters import element_names
@@ -62,16 +62,18 @@ class AbstractModelTarget(AbstractTarget):
 
     @property
     def constants(self) -> Constants:
-        """Proven where the model was recognised as a linear one; else declared or unknown."""
-        return self.assumptions.constants if self.recognised is None else self.recognised.constants
+        """Proven where the model was recognised as a linear one, or by its program; else declared or unknown."""
+        return proven_or(self, self.assumptions) if self.recognised is None else self.recognised.constants
 
     def linear_model(self) -> AbstractLinearModel | None:
         """The same density as a linear model, where it was recognised as one."""
         return self.recognised
 
     def curvature_bounds(self) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """Those of the linear model, where there is one."""
-        return None if self.recognised is None else self.recognised.curvature_bounds()
+        """Those of the linear model, where there is one; else those that the program proves, if any."""
+        if self.recognised is not None:
+            return self.recognised.curvature_bounds()
+        return proven_bounds(self, self.assumptions)
 
     def constrain(self, z: Any) -> dict[str, np.ndarray]:
         """The parameters in the model's own space, and what it computes of them; for draws (n, dim), n of each."""

@@ -6,8 +6,19 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from provi.core.arguments import double_precision
 from provi.core.types import Draws, Scalar, Vector
-from provi.targets.base import Constant, Constants, Status, declared, estimated, unknown, violated
+from provi.targets.base import (
+    AbstractTarget,
+    Constant,
+    Constants,
+    Status,
+    declared,
+    estimated,
+    proven,
+    unknown,
+    violated,
+)
 
 
 class Assumptions(eqx.Module):
@@ -104,6 +115,51 @@ def confront(
         statuses=(concave_status, lower_status, upper_status),
         implied=assumptions.implied,
     )
+
+
+_AGREE = 1e-6
+"""Relative: a declared number this close to the proven one is that number, before its rounding to the safe side."""
+
+
+@double_precision
+def proven_or(target: AbstractTarget, assumptions: Assumptions) -> Constants:
+    """The constants that the program of the target's potential proves; where it does not, those that are assumed.
+
+    What was refuted stays so. A declared number that says more than the proven one stays declared, unless the proof
+    contradicts it.
+    """
+    # Here, because a model that is recognised has no need of it.
+    from provi.targets.convexity.trace import curvature_of
+
+    given, found = assumptions.constants, curvature_of(target)
+    if found is None:
+        return given
+    concave, lower, upper = given.log_concave, given.strong_convexity, given.smoothness
+    if found.log_concave and concave.status != "violated":
+        concave = proven(True, found.reason)
+    elif concave.status == "unknown":
+        concave = unknown(f"{concave.reason}; {found.reason}")
+    if found.log_concave and lower.status != "violated" and found.strong_convexity:
+        ceiling = np.inf if found.smoothness is None else found.smoothness
+        claimed = float(lower.value) if lower.status == "declared" and lower.value is not None else 0.0
+        if claimed <= found.strong_convexity * (1 + _AGREE) or claimed > ceiling * (1 + _AGREE):
+            lower = proven(found.strong_convexity, f"least curvature, rounded down, {found.reason}")
+    if found.smoothness and upper.status != "violated":
+        claimed = float(upper.value) if upper.status == "declared" and upper.value is not None else np.inf
+        floor = found.strong_convexity or 0.0
+        if claimed >= found.smoothness * (1 - _AGREE) or claimed < floor * (1 - _AGREE):
+            upper = proven(found.smoothness, f"largest curvature, rounded up, {found.reason}")
+    return Constants(log_concave=concave, strong_convexity=lower, smoothness=upper)
+
+
+@double_precision
+def proven_bounds(target: AbstractTarget, assumptions: Assumptions) -> tuple[np.ndarray, np.ndarray | None] | None:
+    """The matrices around the Hessian that the program proves, unless the user declared more than they say."""
+    from provi.targets.convexity.trace import curvature_of
+
+    found, constants = curvature_of(target), proven_or(target, assumptions)
+    says_all = constants.log_concave.status == "proven" and constants.strong_convexity.status in ("proven", "unknown")
+    return found.bounds if found is not None and says_all else None
 
 
 def _number(name: str, value: Any) -> float | None:

@@ -15,7 +15,7 @@ from provi.core.arguments import as_array, check_count, check_positive, double_p
 from provi.core.captured import captured
 from provi.core.lanczos import extreme_eigenvalues
 from provi.core.types import Draws, RandomKey, Scalar, Vector
-from provi.targets.assumptions import Assumptions, confront, declare
+from provi.targets.assumptions import Assumptions, confront, declare, proven_bounds, proven_or
 from provi.targets.base import AbstractTarget, Constants
 from provi.targets.parameters import check_density, element_names, read_example
 from provi.targets.transforms.constraints import (
@@ -31,7 +31,7 @@ PerPoint: TypeAlias = Float[Array, " draws"]
 
 
 class LogDensity(AbstractTarget):
-    r"""The density exp(fn), up to a constant. Its shape is what the user declares, or what is estimated.
+    r"""The density exp(fn), up to a constant. Its shape is what its program proves, the user declares, or is estimated.
 
     With constraints, the vector z holds free coordinates x of the parameters y = f(x), f a bijection, and the density
     is that of z: $\log p(z) = \mathrm{fn}(f(z)) + \log|\det f'(z)|$. What is declared is declared of this density.
@@ -130,8 +130,15 @@ class LogDensity(AbstractTarget):
 
     @property
     def constants(self) -> Constants:
-        """Declared, estimated or unknown; violated where a counter-example was found."""
-        return self.assumptions.constants
+        """Proven where the rules of convexity see it in the program of `fn`; else declared, estimated or unknown.
+
+        Violated where a counter-example was found.
+        """
+        return proven_or(self, self.assumptions)
+
+    def curvature_bounds(self) -> tuple[np.ndarray, np.ndarray | None] | None:
+        """Matrices read off the program of `fn`, where they are all that is known."""
+        return proven_bounds(self, self.assumptions)
 
     @property
     def default_location(self) -> np.ndarray:
