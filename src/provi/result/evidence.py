@@ -21,12 +21,14 @@ class EvidenceBracket:
 
     - `upper`: infinite where nothing bounds the distance of q to the posterior. - `confidence`: of both together.
     - `status`: 'proven' or 'statistical', of the weaker end; 'none' without an upper end.
+    - `proven_upper`: a proven upper end, which may be larger than a statistical one, or infinite.
     """
 
     lower: float
     upper: float
     confidence: float
     status: str
+    proven_upper: float = math.inf
 
     @property
     def width(self) -> float:
@@ -54,8 +56,9 @@ def evidence_bracket(fit: "Fit") -> EvidenceBracket:
     if posterior is None:
         return EvidenceBracket(lower, math.inf, confidence, "none")
     upper = elbo.value + margin + posterior.kl
-    status = posterior.status if deterministic else "statistical"
-    return EvidenceBracket(lower, upper, confidence if deterministic else max(2 * confidence - 1, 0.0), status)
+    if not deterministic:
+        return EvidenceBracket(lower, upper, max(2 * confidence - 1, 0.0), "statistical")
+    return EvidenceBracket(lower, upper, confidence, posterior.status, elbo.value + margin + posterior.proven)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,12 +159,20 @@ def compare(*fits: Any, names: Sequence[str] | None = None) -> Comparison:
         if not hasattr(fit, "evidence") or not hasattr(fit, "certificate"):
             raise TypeError(f"{title} must be a result of provi.fit, not {type(fit).__name__}.")
     _check_same_data(titles, fits)
-    brackets = [fit.evidence for fit in fits]
+    brackets = _as_proven([fit.evidence for fit in fits])
     order = sorted(range(len(fits)), key=lambda i: -_middle(brackets[i]))
     ranked = tuple(brackets[i] for i in order)
     worst = next((word for word in ("none", "statistical") if any(b.status == word for b in ranked)), "proven")
     confidence = max(1 - sum(1 - bracket.confidence for bracket in ranked), 0.0)
     return Comparison(tuple(titles[i] for i in order), ranked, _weights(ranked), round(confidence, 12), worst)
+
+
+def _as_proven(brackets: list[EvidenceBracket]) -> list[EvidenceBracket]:
+    """With the proven upper ends where these already set one model apart from all others; else as they are."""
+    proven = [dataclasses.replace(b, upper=b.proven_upper, status="proven") for b in brackets]
+    best = max(proven, key=lambda bracket: bracket.lower)
+    decided = all(other.upper < best.lower for other in proven if other is not best)
+    return proven if decided and all(math.isfinite(b.upper) for b in proven) else brackets
 
 
 def _middle(bracket: EvidenceBracket) -> float:
@@ -186,9 +197,8 @@ def _check_same_data(titles: Sequence[str], fits: Sequence[Any]) -> None:
     known = [(title, data) for title, data in known if data]
     for title, data in known[1:]:
         first = known[0][1]
-        sizes = [sorted(np.asarray(x, np.float64).ravel().tolist()) for x in data.values() if np.size(x)]
-        other = [sorted(np.asarray(x, np.float64).ravel().tolist()) for x in first.values() if np.size(x)]
-        if len(data) == len(first) == 1 and sizes != other:
+        ours, theirs = (np.sort(np.asarray(next(iter(x.values())), np.float64).ravel()) for x in (first, data))
+        if len(data) == len(first) == 1 and not np.array_equal(ours, theirs):
             raise ValueError(
                 f"{known[0][0]} and {title} were fitted to different responses: a Bayes factor compares models of the "
                 f"same data."
