@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from provi.certificates.approximations import as_gaussian
-from provi.certificates.bounds import GapBound, at_most
+from provi.certificates.bounds import STATUSES, GapBound, at_most
 from provi.certificates.certificate import Certificate, at_confidence
 from provi.core.arguments import check_confidence, check_count, double_precision
 from provi.families.location_scale import Gaussian
@@ -117,14 +117,16 @@ def _compare(
     held = own.confidence if found.deterministic else level
     detail = f"a member that is {found.value:.3g} better and within {at_most(own.gap)} of the best"
     value = float(max(found.value, 0.0) + own.gap)
-    return GapBound(name, value, own.status, held, own.num_gradients, detail), own.num_gradients + found.spent
+    # A mean over draws without known tails is statistical, whatever is proven of the better member.
+    status = own.status if found.deterministic else max(own.status, "statistical", key=STATUSES.index)
+    return GapBound(name, value, status, held, own.num_gradients, detail), own.num_gradients + found.spent
 
 
 def _with_bound(certificate: Certificate, bound: GapBound, spent: int) -> Certificate:
     """The certificate with one more bound; it replaces the gap if it is better grounded or smaller."""
     better = math.isfinite(bound.value) and (
         certificate.gap is None
-        or (bound.status, certificate.status) == ("proven", "conditional")
+        or STATUSES.index(bound.status) < STATUSES.index(certificate.status)
         or (bound.status == certificate.status and bound.value < certificate.gap)
     )
     changed = {"status": bound.status, "gap": bound.value, "confidence": bound.confidence} if better else {}

@@ -342,6 +342,8 @@ def _reached(certificate: Certificate, request: Request) -> tuple[Outcome, str]:
     words += "" if level is None else f", confidence {level:g}"
     if certificate.status == "proven":
         return Outcome.TOLERANCE, f"the gap is proven to be {words}"
+    if certificate.status == "statistical":
+        return Outcome.TOLERANCE, f"the gap is {words} (statistical: asymptotic, tails audited and not known)"
     best = min((b for b in certificate.bounds if b.status == "conditional"), key=lambda bound: bound.value)
     return Outcome.CONDITIONAL, f"the gap is {words}, if what it assumes holds: {best.detail}"
 

@@ -2,7 +2,8 @@ r"""The minima of R Monte-Carlo energies over the location, all at once.
 
 $\hat l_b(v) = \mathrm{mean}_i\,\phi(m + C(v \pm u_i))$ is convex when $\phi$ is. Any $v_b$ gives a valid bound, whose
 *remainder* for not being the minimiser is $\tfrac12|W r_b|^2$ with $r_b = \nabla\hat l_b(v_b)$ where the Hessian has
-a known lower bound, and $|r_b|(|v_b| + 10^6)$ without one, for a best mean within $10^6$ standard deviations of q.
+a known lower bound, and $|r_b|(|v_b| + 10^6)$ without one, on the condition that the best mean lies within $10^6$
+standard deviations of q.
 
 The loop is on the host: it makes 2 to 10 passes over all draws, each one call of a compiled function, and a few
 operations on R x d numbers in between, which would take longer to compile than to run.
