@@ -9,6 +9,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from provi.certificates.bounds import GapBound, at_most, spend
 from provi.certificates.build import DEFAULT_GRADIENTS
 from provi.certificates.certificate import Certificate, at_confidence
 from provi.families.location_scale import Point
+from provi.runtime.checkpoint import saved_segments
 from provi.runtime.record import Outcome
 from provi.runtime.run import Run, run
 from provi.structures.base import AbstractStructure, Answer, Request, certificate_seed
@@ -155,8 +157,8 @@ def run_proven(
 class SampledStop:
     """Tries the certificate as the estimated gap falls; where the target is not log-concave, asks for stationarity.
 
-    The k-th try is the one at a gap of _FIRST_TRY * _NEXT_TRY^k * tol, so a resumed run does not repeat one, and it
-    spends the share 2^-(k+1) of the error probability.
+    The k-th try is the one at a gap of _FIRST_TRY * _NEXT_TRY^k * tol, and it spends the share 2^-(k+1) of the error
+    probability of this call (`error_level`).
 
     **Arguments:**
 
@@ -168,6 +170,7 @@ class SampledStop:
         self, structure: AbstractStructure, algorithm: AbstractAlgorithm, request: Request, spent: int
     ) -> None:
         self.structure, self.algorithm, self.request = structure, algorithm, request
+        self.level = error_level(request)
         self.began = time.monotonic()
         self.run_gradients = 0
         self.tries = 0
@@ -230,7 +233,7 @@ class SampledStop:
         """
         certificate = self.structure.certificate(
             point,
-            confidence=1 - spend(1 - self.request.confidence, level),
+            confidence=1 - spend(self.level, level),
             seed=certificate_seed(self.request.seed, step),
             wanted=self.request.tol,
             max_gradients=self._affordable(),
@@ -291,11 +294,11 @@ def run_rounds(structure: AbstractStructure, run_round: Callable[[int], Run], ro
 
     `run_round(index)` makes one, from where the last one ended; its point is a member of the structure's family.
     """
-    gradients = request.budget.gradients
+    gradients, total = request.budget.gradients, error_level(request)
     found, spent = None, 0
     for index in range(rounds):
         found = run_round(index)
-        level = spend(1 - request.confidence, index) if rounds > 1 else 1 - request.confidence
+        level = spend(total, index) if rounds > 1 else total
         certificate = structure.certificate(
             found.point,
             confidence=1 - level,
@@ -314,6 +317,17 @@ def run_rounds(structure: AbstractStructure, run_round: Callable[[int], Run], ro
         otherwise = found.outcome, f"{found.message}; {shown}"
     spent -= found.gradient_evaluations  # which `_explained` counts
     return Answer(_explained(found, certificate, request, spent, otherwise), certificate)
+
+
+def error_level(request: Request) -> float:
+    """The error probability that this call may spend: half of it, a quarter, ... where a run can be, or was, resumed.
+
+    Each call of a run in several of them issues certificates; all that were issued hold together.
+    """
+    path, error = request.options.get("checkpoint"), 1 - request.confidence
+    if path is None:
+        return error
+    return spend(error, saved_segments(Path(path)) if request.options.get("resume") else 0)
 
 
 def _within(certificate: Certificate, request: Request) -> bool:

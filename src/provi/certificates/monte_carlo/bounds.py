@@ -15,7 +15,8 @@ $J(S) = \mathrm{tr}(S - I) - \log\det S$,
 - the same **in the metric of q**, $\tfrac12|g|^2 + J(I + G)$, which is conditional;
 - the log-Sobolev bound $KL(q\|p) \le \tfrac12 E|C'(\nabla\phi + \nabla\log q)|^2_{(C'HC)^{-1}}$.
 
-Without any H, (e) bounds the remainder by assuming how far away the best mean may be: it is conditional then.
+Without any H, (e) needs to know how far away the best mean may be: from the growth of the potential around q where it
+grows in all directions, else by assumption, and it is conditional then.
 """
 
 import dataclasses
@@ -39,7 +40,7 @@ from provi.certificates.monte_carlo.batch_sums import LARGEST_DENSE, NUM_BATCHES
 from provi.certificates.monte_carlo.check_values import CheckValues, Unseen, check_values, next_guesses
 from provi.certificates.monte_carlo.convexity import refuting_segment
 from provi.certificates.monte_carlo.finite_sample import NAME, FiniteSample, finite_sample_bound, known_slopes
-from provi.certificates.monte_carlo.whitened_frame import Grounds, whitened_frame
+from provi.certificates.monte_carlo.whitened_frame import Grounds, growth, whitened_frame
 from provi.core.arguments import check_count, check_positive, double_precision
 from provi.core.types import RandomKey
 from provi.families.location_scale import LocationScale, Point
@@ -171,7 +172,13 @@ def _repeat(
     epsilon = float(jnp.finfo(frame.loc.dtype).eps)
     centre = np.zeros(frame.factor.shape)
     preconditioner = np.eye(dim) if dim <= LARGEST_DENSE else np.ones(dim)
-    history, smallest, used, check = [math.inf, math.inf], math.inf, 0, 0
+    history, smallest, check = [math.inf, math.inf], math.inf, 0
+    cone, used = growth(target, family, frame) if whitener is None else (None, 0)
+
+    def distance(first: HostMeans) -> float:
+        """From the largest batch mean of the potential: that all of them are below its expectation does not happen."""
+        return LARGEST_DISTANCE if cone is None else cone.reach(float(np.max(first.value)))
+
     at_once = 2 * NUM_BATCHES * chunk
     size = max(1, min(FEWEST_DRAWS, max_gradients // 4) // at_once)
     first = FIRST_CHUNK
@@ -181,7 +188,7 @@ def _repeat(
         draws = at_once * size
         passes = min(MOST_PASSES, (max_gradients - used) // draws)
         evaluate = _evaluator(key, target, family, frame, centre, chunks, chunk)
-        found = minimise_batches(evaluate, whitener, preconditioner, passes, epsilon)
+        found = minimise_batches(evaluate, whitener, preconditioner, passes, epsilon, distance)
         used += draws * found.passes
         if found.least < 0:
             segment = refuting_segment(key, target, family.base, frame, found.least_at, chunks, chunk)
@@ -197,7 +204,11 @@ def _repeat(
         settled = math.isfinite(history[-2]) and values.best > 0.9 * history[-1] > 0.81 * history[-2]
         enough = wanted is not None and values.best <= wanted
         if settled or enough or used + 2 * draws * found.passes > max_gradients:
-            return _certificate(values, basis, _notes(frame, family), found.first.fisher, used, draws, confidence)
+            if cone is not None and basis.curvature is None:
+                words = f"the best mean lies within {distance(found.first):.3g} standard deviations of q"
+                basis = dataclasses.replace(basis, distance=f"{words}, as the potential grows around it")
+            notes = f"; {draws} draws in the last check{_notes(frame, family)}"
+            return _certificate(values, basis, notes, found.first.fisher, used, confidence)
         centre, preconditioner = next_guesses(found, centre)
         history, check, first, size = [history[-1], values.best], check + 1, first + size, 2 * size
 
@@ -222,15 +233,15 @@ def _evaluator(
 
 
 def _certificate(
-    best: CheckValues, basis: Grounds, notes: str, fisher: np.ndarray, used: int, draws: int, confidence: float
+    best: CheckValues, basis: Grounds, notes: str, fisher: np.ndarray, used: int, confidence: float
 ) -> MonteCarloCertificate:
     # Batch means are taken as Gaussian, which nothing here proves: the level is asymptotic.
     status = "conditional" if basis.convexity == "unknown" else "statistical"
     convex = f"convexity of the potential ({basis.convexity})"
-    notes = f"; {draws} draws in the last check{notes}"
-    # Nobody has said, and nothing shows, how far a ridge without curvature runs.
-    distance = f"and, not verified, that the best mean lies within {LARGEST_DISTANCE:g} standard deviations of q"
-    grade, remainder = (status, basis.curvature) if basis.curvature else ("conditional", distance)
+    # Nobody has said, and nothing shows, how far a ridge without curvature or growth runs.
+    assumed = f"and, not verified, that the best mean lies within {LARGEST_DISTANCE:g} standard deviations of q"
+    remainder = basis.curvature or basis.distance
+    grade, remainder = (status, remainder) if remainder else ("conditional", assumed)
     rows = [(NAMES[0], best.constants_free, grade, f"{convex}; {remainder}")]
     if basis.curvature:
         rows.append((NAMES[1], best.strong_convexity, status, f"{convex}; {basis.curvature}"))
