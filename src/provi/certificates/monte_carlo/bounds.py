@@ -36,7 +36,7 @@ from provi.certificates.monte_carlo.batch_minima import (
     minimise_batches,
     on_host,
 )
-from provi.certificates.monte_carlo.batch_sums import LARGEST_DENSE, NUM_BATCHES, Frame, batch_means
+from provi.certificates.monte_carlo.batch_sums import LARGEST_DENSE, NUM_BATCHES, Frame, batch_means, displacement
 from provi.certificates.monte_carlo.check_values import CheckValues, Unseen, check_values, next_guesses
 from provi.certificates.monte_carlo.convexity import refuting_segment
 from provi.certificates.monte_carlo.finite_sample import NAME, FiniteSample, finite_sample_bound, known_slopes
@@ -172,6 +172,7 @@ def _repeat(
     epsilon = float(jnp.finfo(frame.loc.dtype).eps)
     centre = np.zeros(frame.factor.shape)
     preconditioner = np.eye(dim) if dim <= LARGEST_DENSE else np.ones(dim)
+    moved = float(displacement(frame.loc, frame.factor))
     history, smallest, check = [math.inf, math.inf], math.inf, 0
     cone, used = growth(target, family, frame) if whitener is None else (None, 0)
 
@@ -194,7 +195,7 @@ def _repeat(
             segment = refuting_segment(key, target, family.base, frame, found.least_at, chunks, chunk)
             return _refusal(f"the potential is not convex: {segment}", confidence, used, segment)
         delta = spend(1 - confidence, check)
-        unseen = Unseen(*(hidden(draws) if hidden else (0.0, 0.0)), draws)
+        unseen = Unseen(*(hidden(draws) if hidden else (0.0, 0.0)), draws, moved)
         values = check_values(found, whitener, family.base.has_score, centre, delta, epsilon, unseen)
         if values.least_decrease > smallest:
             reason = "two checks contradict each other: draws do not see what matters"

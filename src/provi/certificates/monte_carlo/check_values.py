@@ -97,11 +97,13 @@ class Unseen:
     - `location`, `covariance`: what the audit finds along lines where fewer than ten of the draws fall.
     - `num_draws`: of the check. A set that none of n draws hit has a probability of up to log(1/delta)/n; there the
       residual w - u is granted to be as large as its root mean square, or 1, the size of a draw (a rule of three).
+    - `moved`: by how much rounding moves the points, in standard deviations of q.
     """
 
     location: float
     covariance: float
     num_draws: int
+    moved: float = 0.0
 
     def slack(self, fisher: float, dim: int, delta: float) -> tuple[float, float]:
         """For |g| and for |G|_F, in q's coordinates."""
@@ -137,7 +139,7 @@ def check_values(
     missed, missed_covariance = unseen.slack(fisher, dim, share)
     # What rounding of the user's code may do: to a mean of potentials and, here, to a difference of two; to gradients.
     rounding = 4 * epsilon * first.magnitude
-    rounded = ROUNDING * epsilon * (math.sqrt(fisher) + math.sqrt(dim))
+    rounded = (ROUNDING * epsilon + 4 * unseen.moved) * (math.sqrt(fisher) + math.sqrt(dim))
     missed, missed_covariance = missed + rounded, missed_covariance + rounded * math.sqrt(dim)
     decrease = mean_upper_bound(found.decrease + found.remainder + rounding, share)
     location = 0.5 * (math.sqrt(2 * max(decrease, 0.0)) + missed) ** 2

@@ -39,7 +39,14 @@ from scipy import special
 
 from provi.certificates.bounds import log_det_gap_from_norm, spend
 from provi.certificates.monte_carlo.batch_minima import times_rows
-from provi.certificates.monte_carlo.batch_sums import LARGEST_DENSE, NUM_BATCHES, Frame, pair_gradients, times
+from provi.certificates.monte_carlo.batch_sums import (
+    LARGEST_DENSE,
+    NUM_BATCHES,
+    Frame,
+    displacement,
+    pair_gradients,
+    times,
+)
 from provi.certificates.monte_carlo.check_values import ROUNDING, log_det_gap_in_ball
 from provi.core.types import Count, Matrix, RandomKey, Scalar, Vector
 from provi.families.bases import AbstractBase, Normal
@@ -147,6 +154,7 @@ def finite_sample_bound(
     at_once, dim = NUM_BATCHES * chunk, family.dim
     centre, origin = np.zeros(frame.factor.shape), _gradient_at(target, frame)
     shift, best, used, first, pairs = origin, math.inf, 1, _FIRST_CHUNK, max(FIRST_PAIRS, at_once)
+    moved = float(displacement(frame.loc, frame.factor))
     detail = f"{slopes.grounds}; holds for any number of draws"
     if not np.isfinite(origin).all():
         return FiniteSample(math.inf, used, f"{detail}; infinite: the gradient at the mean of q is not finite")
@@ -175,7 +183,7 @@ def finite_sample_bound(
             return FiniteSample(
                 math.inf, used, f"{detail}; refused: gradients differ by more than the claimed smoothness allows"
             )
-        value, next_centre = _value(sums, slopes, centre, shift, origin, radius, pairs, share)
+        value, next_centre = _value(sums, slopes, centre, shift, origin, radius, pairs, share, moved)
         settled, best = value > 0.9 * best, min(best, value)
         if settled or (wanted is not None and best <= wanted) or pairs >= affordable - at_once:
             break
@@ -215,6 +223,7 @@ def _sums(
 ) -> Sums:
     full, dim = frame.factor.ndim == 2, frame.loc.shape[0]
     zero = jnp.zeros((NUM_BATCHES, dim))
+    moved = 4 * displacement(frame.loc, frame.factor) * (1 + odd_slope)
 
     def add(index: Count, sums: Sums) -> Sums:
         u, _, plus, minus = pair_gradients(jax.random.fold_in(key, index), target, base, frame, zero, chunk)
@@ -232,7 +241,7 @@ def _sums(
         else:
             moment, square = jnp.mean(left * right, axis=0), jnp.sum((left * right) ** 2, axis=1)
         size = jnp.linalg.norm(plus, axis=1) + jnp.linalg.norm(minus, axis=1)
-        excess = jnp.linalg.norm(odd, axis=1) - odd_slope * length - 1e-6 * (size + length)
+        excess = jnp.linalg.norm(odd, axis=1) - odd_slope * length - (1e-6 + moved) * (size + length + 1)
         part = Sums(
             even=jnp.mean(even - origin[None, :], axis=0),
             location=jnp.mean(location, axis=0),
@@ -261,12 +270,14 @@ def _value(
     radius: float,
     pairs: int,
     share: float,
+    moved: float,
 ) -> tuple[float, np.ndarray]:
-    """The bound of one check, and the centre for the next one."""
+    """The bound of one check, and the centre for the next one. `moved`: what rounding does to the points."""
     if not all(np.isfinite(x).all() for x in (sums.even, sums.moment, sums.location_square, sums.moment_square)):
         return math.inf, np.zeros_like(centre)
     dim = len(origin)
-    rounding = ROUNDING * float(np.finfo(np.float64).eps) * sums.size
+    steepest = float(slopes.high.max() if slopes.high.ndim == 1 else np.linalg.norm(slopes.high, 2))
+    rounding = ROUNDING * float(np.finfo(np.float64).eps) * float(sums.size) + 4 * moved * steepest
     norm = float(np.abs(slopes.whitener).max() if slopes.whitener.ndim == 1 else np.linalg.norm(slopes.whitener, 2))
     whitened = times_rows(slopes.whitener, np.stack([shift, origin - shift, sums.even]))
     away = float(np.linalg.norm(whitened[1]))

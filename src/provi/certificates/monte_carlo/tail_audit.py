@@ -33,6 +33,7 @@ import numpy as np
 from scipy import special
 
 from provi.certificates.certificate import Assumption, Counterexample
+from provi.certificates.monte_carlo.batch_sums import displacement
 from provi.certificates.monte_carlo.whitened_frame import scale_factor
 from provi.core.arguments import double_precision
 from provi.families.location_scale import LocationScale, Point
@@ -103,8 +104,9 @@ def audit_lines(target: AbstractTarget, point: Point, *, seed: int) -> Tails:
     arrays = (jnp.asarray(x, dtype) for x in (bases, places, directions))
     found = _lines(target, loc, factor, *arrays, jnp.asarray(_grid(), dtype))
     lines, through, values, slopes = (np.asarray(x, np.float64) for x in found)
+    granted = 4 * math.sqrt(float(jnp.finfo(dtype).eps)) + 40 * float(displacement(loc, factor)) / _STEP
     with np.errstate(invalid="ignore", over="ignore"):
-        return _read(lines, through, values, slopes, np.asarray(loc), np.asarray(factor), float(jnp.finfo(dtype).eps))
+        return _read(lines, through, values, slopes, np.asarray(loc), np.asarray(factor), granted)
 
 
 def _read(
@@ -114,7 +116,7 @@ def _read(
     slopes: np.ndarray,
     loc: np.ndarray,
     factor: np.ndarray,
-    epsilon: float,
+    granted: float,
 ) -> Tails:
     """From values and slopes at the nodes of each line to what they mean."""
     nodes = _grid()
@@ -126,7 +128,7 @@ def _read(
     outside = np.abs(nodes)[None, :] >= radii[:, None] - 1e-9
     residual = np.abs(slopes - nodes) * weight
     location, covariance = ((outside * part[:, None, :]).sum(axis=2).max(axis=0) for part in _moments(residual, nodes))
-    return Tails(largest, radii, location, covariance, _below_tangent(lines, through, values, slopes, loc, factor, epsilon))
+    return Tails(largest, radii, location, covariance, _below_tangent(lines, through, values, slopes, loc, factor, granted))
 
 
 def _moments(residual: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -140,7 +142,7 @@ def _below_tangent(
     slopes: np.ndarray,
     loc: np.ndarray,
     factor: np.ndarray,
-    epsilon: float,
+    granted: float,
 ) -> Counterexample | None:
     """The segment between two nodes that refutes convexity most clearly, beyond what rounding may have done."""
     nodes = _grid()
@@ -152,7 +154,7 @@ def _below_tangent(
     # Not finite is no counter-example: the density may have a boundary.
     above = np.where(np.isfinite(above) & np.isfinite(size), above / np.maximum(size, 1e-300), 0.0)
     line, node = np.unravel_index(int(np.argmin(above)), above.shape)
-    if not above[line, node] < -4 * math.sqrt(epsilon):
+    if not above[line, node] < -granted:
         return None
     ends = through[line][None, :] + nodes[node : node + 2, None] * lines[line][None, :]
     ends = loc[None, :] + (ends * factor[None, :] if factor.ndim == 1 else ends @ factor.T)
