@@ -201,16 +201,23 @@ class SampledStop:
         self.tries = level + 1
         self.certificate = self.certify(state.point, level, int(state.step))
         self.stationary = still and self.certificate.status == "none"
-        return self.reached or self.stationary or level == MOST_TRIES - 1
+        return self.reached or self.limited or self.stationary or level == MOST_TRIES - 1
 
     @property
     def reached(self) -> bool:
         """Whether the last certificate is within the tolerance."""
         return self.certificate is not None and _within(self.certificate, self.request)
 
+    @property
+    def limited(self) -> bool:
+        """Whether draws, and no longer q, keep the proven bound above the tolerance: the statistical one is within."""
+        found = self.certificate
+        return found is not None and found.status == "proven" and (found.statistical_gap or math.inf) <= self.request.tol
+
     def last_certificate(self, found: Run) -> Certificate:
         """The certificate of the result: the one that ended the run, or another try."""
-        if self.certificate is not None and (self.reached or self.stationary):
+        ended = found.outcome is Outcome.TOLERANCE and self.limited
+        if self.certificate is not None and (self.reached or self.stationary or ended):
             return self.certificate
         return self.certify(found.point, min(self.tries, MOST_TRIES), found.num_steps + 1)
 
@@ -221,6 +228,12 @@ class SampledStop:
         if self.stationary:
             return Outcome.STATIONARY, "the approximation has stopped moving (a heuristic: nothing is proven)"
         shown = "none" if certificate.gap is None else at_most(certificate.gap)
+        if self.limited and certificate.gap is not None and certificate.statistical_gap is not None:
+            message = (
+                f"the gap is at most {at_most(certificate.statistical_gap)} <= tol = {self.request.tol:g} nats "
+                f"statistically; what is proven of it from as many draws as there were is {shown}"
+            )
+            return Outcome.COMPLETED, message
         message = (
             f"the estimated gap is far below tol = {self.request.tol:g}, but the bound that could be shown is {shown}"
         )

@@ -23,7 +23,7 @@ from provi.certificates.monte_carlo.batch_sums import NUM_BATCHES, BatchMeans
 LARGEST_DISTANCE = 1e6
 """How far, in standard deviations of q, the best mean is assumed to be where neither curvature nor growth is known."""
 
-MEMORY, STALLED = 8, 6
+MEMORY, STALLED = 8, 10
 """Secant pairs kept by the quasi-Newton method; passes without progress after which it gives up."""
 
 NEGLIGIBLE = 1e-8

@@ -181,8 +181,8 @@ def _repeat(
         return LARGEST_DISTANCE if cone is None else cone.reach(float(np.max(first.value)))
 
     at_once = 2 * NUM_BATCHES * chunk
-    size = max(1, min(FEWEST_DRAWS, max_gradients // 4) // at_once)
-    first = FIRST_CHUNK
+    # The first check is a pilot, for the centre and the preconditioner: it is reported only if the budget ends there.
+    size, first = 1, FIRST_CHUNK
     while True:
         # No draw is used in two checks.
         chunks = range(first, first + size)
@@ -204,14 +204,15 @@ def _repeat(
         # Twice in a row, because one check may be unlucky.
         settled = math.isfinite(history[-2]) and values.best > 0.9 * history[-1] > 0.81 * history[-2]
         enough = wanted is not None and values.best <= wanted
-        if settled or enough or used + 2 * draws * found.passes > max_gradients:
+        following = min(max(2 * size, FEWEST_DRAWS // at_once), (max_gradients - used) // (at_once * found.passes))
+        if following <= size or (draws >= FEWEST_DRAWS and (settled or enough)):
             if cone is not None and basis.curvature is None:
                 words = f"the best mean lies within {distance(found.first):.3g} standard deviations of q"
                 basis = dataclasses.replace(basis, distance=f"{words}, as the potential grows around it")
             notes = f"; {draws} draws in the last check{_notes(frame, family)}"
             return _certificate(values, basis, notes, found.first.fisher, used, confidence)
         centre, preconditioner = next_guesses(found, centre)
-        history, check, first, size = [history[-1], values.best], check + 1, first + size, 2 * size
+        history, check, first, size = [history[-1], values.best], check + 1, first + size, following
 
 
 def _evaluator(

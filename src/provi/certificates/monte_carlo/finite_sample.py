@@ -12,7 +12,12 @@ $o(u) = (r(u) - r(-u))/2$. Then $g = Ew = Ee$, $G - A = E\,\mathrm{sym}(o\,u')$,
 probability $1 - \delta$, $\ell = \log(2/\delta)$, $a = 2b\ell/(3n)$, $\sigma^2 \ge E|Y|^2$ (Pinelis 1994, theorem 3.4,
 in a Hilbert space, weakened from Bennett's form to Bernstein's; $|Y - EY| \le 2b$). (2) $T = |Y|^2 \ge 0$ has $ET^2 \le
 b^2ET$ and $e^{-x} \le 1 - x + x^2/2$ for $x \ge 0$, so $\bar T \ge ET - \sqrt{2b^2ET\log(1/\delta)/n}$, hence
-$\sigma := \sqrt{\bar T} + b\sqrt{2\log(1/\delta)/n} \ge \sqrt{ET}$, with probability $1 - \delta$.
+$\sigma := \sqrt{\bar T} + b\sqrt{2\log(1/\delta)/n} \ge \sqrt{ET}$, with probability $1 - \delta$. (3) If $Y = Y(u)$ is
+Lipschitz with constant $\lambda$, then $s = \sqrt{\bar T}$, a norm of all draws' values together, is Lipschitz in all draws
+together, with constant $\lambda/\sqrt n$: $s \ge Es - \lambda\sqrt{2\log(1/\delta)/n}$ with probability $1 - \delta$, and
+$(Es)^2 = ET - \mathrm{Var}\,s \ge ET - \lambda^2/n$ (Poincare). So $\sigma^2 := (s + \lambda\sqrt{2\log(1/\delta)/n})^2 +
+\lambda^2/n$ will do too: for $W(e - c)$ with $\lambda = L_e$, and for $X$, $|X|_F \le \rho|S^{-1}|^{1/2}|L^{-1}o|$ inside the ball,
+with that of $L^{-1}o$, $\lambda = |S^{-1}|^{1/2}L_o$. The smaller $\sigma$ is taken.
 
 **Truncation.** $Y = X\,1\{|u| \le \rho\}$ has $b = L_o|S^{-1}|\rho^2$, and what is cut off has a mean of at most
 $L_o|S^{-1}|E[|u|^2; |u| > \rho] = L_o|S^{-1}|\,d\,P(\chi^2_{d+2} > \rho^2)$. For $g$ with a fixed vector c:
@@ -23,7 +28,7 @@ L_eE[|u|; |u| > \rho]$. So $|Wg| \le |Wc + \bar Y| + $ (1) $+$ the rest.
 $L_e/\sqrt n$, so it falls below its mean by more than $L_e\sqrt{2\log(1/\delta)/n}$ with probability $\delta$ at most,
 and its mean is at least $|Wg|$ (Jensen): $|Wg| \le x + L_e\sqrt{2\log(1/\delta)/n}$. The smaller of the two is taken.
 
-All five statements hold together with probability $1 - \delta$ when each has $\delta/5$. S and c come from earlier draws,
+All seven statements hold together with probability $1 - \delta$ when each has $\delta/7$. S and c come from earlier draws,
 $\rho$ from n alone. Nothing is asymptotic: the bound is as valid with ten draws as with a million, only larger.
 """
 
@@ -60,7 +65,7 @@ FIRST_PAIRS, GROWTH = 1024, 4
 _FIRST_CHUNK = 2**29
 """Chunks are numbered from here: draws that no other part of a certificate uses."""
 
-_STATEMENTS = 5
+_STATEMENTS = 7
 
 @dataclasses.dataclass(frozen=True)
 class FiniteSample:
@@ -194,9 +199,14 @@ def finite_sample_bound(
 
 
 class Sums(eqx.Module):
-    """Means over n pairs: of e; of Y and |Y|^2 for g and for G; of |w|; and by how much a slope exceeded its bound."""
+    """Means over n pairs: of e; of Y and |Y|^2 for g and for G; of |w|; and by how much a slope exceeded its bound.
+
+    `even_square`, `odd_square`: of |W(e - c)|^2 and |L^-1 o|^2, which are not cut off.
+    """
 
     even: Vector
+    even_square: Scalar
+    odd_square: Scalar
     location: Vector
     location_square: Scalar
     moment: Matrix | Vector
@@ -232,8 +242,10 @@ def _sums(
         odd = odd - u - times(centre, u)
         length = jnp.linalg.norm(u, axis=1)
         inside = (length <= radius).astype(u.dtype)
-        location = times(frame.whitener, even - shift[None, :]) * inside[:, None]  # pyright: ignore
-        left, right = times(inverse, odd) * inside[:, None], times(inverse, u) if full else u
+        location = times(frame.whitener, even - shift[None, :])  # pyright: ignore[reportArgumentType]
+        left, right = times(inverse, odd), times(inverse, u) if full else u
+        even_square, odd_square = (jnp.mean(jnp.sum(x**2, axis=1)) for x in (location, left))
+        location, left = location * inside[:, None], left * inside[:, None]
         if full:
             moment = left.T @ right / len(u)
             moment = (moment + moment.T) / 2
@@ -244,6 +256,8 @@ def _sums(
         excess = jnp.linalg.norm(odd, axis=1) - odd_slope * length - (1e-6 + moved) * (size + length + 1)
         part = Sums(
             even=jnp.mean(even - origin[None, :], axis=0),
+            even_square=even_square,
+            odd_square=odd_square,
             location=jnp.mean(location, axis=0),
             location_square=jnp.mean(jnp.sum(location**2, axis=1)),
             moment=moment,
@@ -255,7 +269,7 @@ def _sums(
         return eqx.tree_at(lambda s: s.excess, total, jnp.maximum(sums.excess, part.excess))
 
     number, moment = jnp.zeros(()), jnp.zeros((dim, dim) if full else (dim,))
-    start = Sums(jnp.zeros(dim), jnp.zeros(dim), number, moment, number, number, number - jnp.inf)
+    start = Sums(jnp.zeros(dim), number, number, jnp.zeros(dim), number, moment, number, number, number - jnp.inf)
     sums = jax.lax.fori_loop(first, first + num_chunks, add, start)
     means = jax.tree.map(lambda total: total / num_chunks, sums)
     return eqx.tree_at(lambda s: (s.excess, s.even), means, (sums.excess, origin + means.even))
@@ -273,7 +287,7 @@ def _value(
     moved: float,
 ) -> tuple[float, np.ndarray]:
     """The bound of one check, and the centre for the next one. `moved`: what rounding does to the points."""
-    if not all(np.isfinite(x).all() for x in (sums.even, sums.moment, sums.location_square, sums.moment_square)):
+    if not all(np.isfinite(x).all() for x in (sums.even, sums.moment, sums.even_square, sums.odd_square)):
         return math.inf, np.zeros_like(centre)
     dim = len(origin)
     steepest = float(slopes.high.max() if slopes.high.ndim == 1 else np.linalg.norm(slopes.high, 2))
@@ -281,28 +295,50 @@ def _value(
     norm = float(np.abs(slopes.whitener).max() if slopes.whitener.ndim == 1 else np.linalg.norm(slopes.whitener, 2))
     whitened = times_rows(slopes.whitener, np.stack([shift, origin - shift, sums.even]))
     away = float(np.linalg.norm(whitened[1]))
+    reach = away + slopes.even * radius
+    spread = min(
+        bounded_root(float(sums.location_square), reach, pairs, share),
+        lipschitz_root(float(sums.even_square), slopes.even, pairs, share),
+    )
     bounded = (
         float(np.linalg.norm(whitened[0] + sums.location))
-        + deviation(float(sums.location_square), away + slopes.even * radius, pairs, share, share)
+        + deviation(spread, reach, pairs, share)
         + away * float(special.gammaincc(dim / 2, radius**2 / 2))
         + slopes.even * tail_moment(dim, radius, 1)
     )
     lipschitz = float(np.linalg.norm(whitened[2])) + slopes.even * math.sqrt(2 * math.log(1 / share) / pairs)
     location = min(bounded, lipschitz) + norm * rounding
-    steep = slopes.odd(centre) / _smallest(centre)
-    width = deviation(float(sums.moment_square), steep * radius**2, pairs, share, share)
-    width += steep * tail_moment(dim, radius, 2) + math.sqrt(dim) * rounding / _smallest(centre)
+    smallest = _smallest(centre)
+    steep = slopes.odd(centre) / smallest
+    # In a diagonal family `inverse` is all of 1/S, and u is not scaled.
+    full = centre.ndim == 2
+    scale, lipschitz_odd = (radius * smallest**-0.5, steep * smallest**0.5) if full else (radius, steep)
+    spread = min(
+        bounded_root(float(sums.moment_square), steep * radius**2, pairs, share),
+        scale * lipschitz_root(float(sums.odd_square), lipschitz_odd, pairs, share),
+    )
+    width = deviation(spread, steep * radius**2, pairs, share)
+    width += steep * tail_moment(dim, radius, 2) + math.sqrt(dim) * rounding / smallest
     ball = float(np.linalg.norm(sums.moment)) + width
     covariance = log_det_gap_in_ball(centre, ball) if ball < 1 else math.inf
     return float(0.5 * location**2 + covariance), _next_centre(centre, np.asarray(sums.moment), width)
 
 
-def deviation(square: float, bound: float, num: int, delta: float, delta_square: float) -> float:
-    """How far the mean of `num` vectors of norm at most `bound` is from its expectation: statements (1) and (2).
+def bounded_root(square: float, bound: float, num: int, delta: float) -> float:
+    """Statement (2): an upper bound on (E|Y|^2)^1/2 from the mean of `num` values |Y|^2, |Y| at most `bound`."""
+    return min(math.sqrt(square) + bound * math.sqrt(2 * math.log(1 / delta) / num), bound)
 
-    **Arguments:** `square`: the mean of their squared norms. `delta`, `delta_square`: of the two statements.
+
+def lipschitz_root(square: float, lipschitz: float, num: int, delta: float) -> float:
+    """Statement (3): the same where Y is a Lipschitz function of a standard normal u."""
+    return math.hypot(math.sqrt(square) + lipschitz * math.sqrt(2 * math.log(1 / delta) / num), lipschitz / math.sqrt(num))
+
+
+def deviation(spread: float, bound: float, num: int, delta: float) -> float:
+    """Statement (1): how far the mean of `num` vectors of norm at most `bound` is from its expectation.
+
+    **Arguments:** `spread`: at least (E|Y|^2)^1/2.
     """
-    spread = min(math.sqrt(square) + bound * math.sqrt(2 * math.log(1 / delta_square) / num), bound)
     level = math.log(2 / delta)
     linear = 2 * bound * level / (3 * num)
     return linear + math.sqrt(linear**2 + 2 * spread**2 * level / num)
@@ -326,7 +362,8 @@ def _least_radius(odd: float, centre: np.ndarray, dim: int, pairs: int, share: f
     if pairs < 1:
         return math.inf
     radius, steep = _cut(dim, pairs, share), odd / _smallest(centre)
-    return steep * tail_moment(dim, radius, 2) + deviation(0.0, steep * radius**2, pairs, share, share)
+    spread = radius * lipschitz_root(0.0, steep, pairs, share)
+    return steep * tail_moment(dim, radius, 2) + deviation(spread, steep * radius**2, pairs, share)
 
 
 def _next_centre(centre: np.ndarray, moment: np.ndarray, width: float) -> np.ndarray:
@@ -340,8 +377,9 @@ def _next_centre(centre: np.ndarray, moment: np.ndarray, width: float) -> np.nda
     if _smallest(estimate) < 0.05:
         return zero
     width = width / math.sqrt(GROWTH)
-    around = log_det_gap_in_ball(estimate, width) if width < 1 else math.inf
-    return estimate if around < log_det_gap_from_norm(float(np.linalg.norm(estimate)) + width) else zero
+    norm = float(np.linalg.norm(estimate))
+    around, here = log_det_gap_in_ball(estimate, width), log_det_gap_from_norm(norm + width)
+    return estimate if around < here or (math.isinf(here) and norm > 0.5) else zero
 
 
 def _smallest(centre: np.ndarray) -> float:

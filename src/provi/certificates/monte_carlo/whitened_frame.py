@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 from scipy.linalg import cholesky, solve_triangular
 
 from provi.certificates.monte_carlo.batch_sums import LARGEST_DENSE, Frame, times
@@ -115,7 +116,7 @@ def _mean_absolute(family: LocationScale) -> float:
 
 
 @eqx.filter_jit
-def _tangents(target: AbstractTarget, frame: Frame, points: Draws) -> tuple[Draws, Draws]:
+def _tangents(target: AbstractTarget, frame: Frame, points: Draws) -> tuple[Float[Array, " draws"], Draws]:
     """phi and w at m + Cx for each row x."""
     transposed = frame.factor if frame.factor.ndim == 1 else frame.factor.T
     places = frame.loc[None, :] + times(frame.factor, points)
