@@ -76,7 +76,7 @@ class Growth:
         return max(2 / self.slope * (energy - self.offset + scale), 1.0)
 
 
-_GROWTH_RADII = (2.0, 4.0, 8.0)
+_GROWTH_RADII = (1.5, 3.0, 6.0)
 
 
 def growth(target: AbstractTarget, family: LocationScale, frame: Frame) -> tuple[Growth | None, int]:
@@ -90,7 +90,7 @@ def growth(target: AbstractTarget, family: LocationScale, frame: Frame) -> tuple
     dim = family.dim
     if dim > LARGEST_DENSE:
         return None, 0
-    best, spent = None, 0
+    best, spent, energy = None, 0, None
     for radius in _GROWTH_RADII:
         points = radius * np.concatenate([np.eye(dim), -np.eye(dim)])
         values, slopes = (np.asarray(x, np.float64) for x in _tangents(target, frame, jnp.asarray(points, frame.loc.dtype)))
@@ -104,7 +104,8 @@ def growth(target: AbstractTarget, family: LocationScale, frame: Frame) -> tuple
         slope = 0.999 * least / math.sqrt(dim)
         offset = float(np.min(values - np.sum(slopes * points, axis=1)))
         found = Growth(slope, offset, dim, _mean_absolute(family)) if slope > 0 else None
-        energy = float(np.mean(values))
+        # Some energy, the same for all radii: to choose among them.
+        energy = float(np.mean(values)) if energy is None else energy
         if found is not None and (best is None or found.reach(energy) < best.reach(energy)):
             best = found
     return best, spent
