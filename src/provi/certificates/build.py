@@ -111,7 +111,7 @@ def _assumptions(constants: Constants, found: Counterexample | None) -> tuple[As
     return (
         concave,
         _row("strong convexity mu", constants.strong_convexity),
-        _row("smoothness M (makes bounds from draws finite-sample valid)", constants.smoothness),
+        _row("smoothness M", constants.smoothness),
     )
 
 
@@ -138,7 +138,7 @@ def _notes(
     elif status == "statistical":
         notes.append(
             "Statistical: the confidence is asymptotic and presumes that draws reach what matters (see assumptions). "
-            "With strong_convexity= and smoothness= declared and a normal base, the bound holds for any number of draws."
+            "With strong_convexity= and smoothness= declared, and a normal base, it would hold for any number of draws."
         )
     if posterior is not None and any(bound.confidence is not None for bound in bounds):
         notes.append("The gap and the distance to the posterior each hold at the confidence stated, not jointly.")

@@ -43,9 +43,7 @@ def _content_digest(tensors: dict[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def save_checkpoint(
-    path: Path, carry: Any, history: History, seconds: float, identity: str, segments: int = 1
-) -> None:
+def save_checkpoint(path: Path, carry: Any, history: History, seconds: float, identity: str, segments: int = 1) -> None:
     """Write everything needed to go on. A crash while writing leaves the previous checkpoint intact.
 
     `segments`: calls that this run was made in so far, the present one included.

@@ -212,7 +212,9 @@ class SampledStop:
     def limited(self) -> bool:
         """Whether draws, and no longer q, keep the proven bound above the tolerance: the statistical one is within."""
         found = self.certificate
-        return found is not None and found.status == "proven" and (found.statistical_gap or math.inf) <= self.request.tol
+        return (
+            found is not None and found.status == "proven" and (found.statistical_gap or math.inf) <= self.request.tol
+        )
 
     def last_certificate(self, found: Run) -> Certificate:
         """The certificate of the result: the one that ended the run, or another try."""

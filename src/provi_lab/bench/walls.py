@@ -1,11 +1,12 @@
-r"""Certificates from draws against the truth where draws see little: walls, ridges, relus, separable data, in one dimension.
+r"""Certificates from draws against the truth where draws see little: walls, ridges, relus, separable data.
 
-`python -m provi_lab.bench.walls --trials 1000 --seed 0` draws problems from the seeds 0 .. 999, certifies a q of each and
-compares with $f(q) - \min f$ by panels of Gauss and Legendre's rule. Printed for each kind: how many certificates were
-issued by status, how many were below the truth, and the worst. `--json` prints one JSON object instead, which adds up
-over ranges of seeds: run disjoint ones on as many cores as there are.
+`python -m provi_lab.bench.walls --trials 1000 --seed 0` draws problems from the seeds 0 .. 999, certifies a q of each
+and compares with $f(q) - \min f$ by panels of Gauss and Legendre's rule. Printed for each kind: how many certificates
+were issued by status, how many were below the truth, and the worst. `--json` prints one JSON object instead, which adds
+up over ranges of seeds: run disjoint ones on as many cores as there are.
 
-- *wall*: z^2/2 + a softplus(k(z - c))/k. - *linear wall*: z^2/2 + a max(z - c, 0). - *ridge*: a (sqrt(1 + z^2) - z) with
+- *wall*: z^2/2 + a softplus(k(z - c))/k. - *linear wall*: z^2/2 + a max(z - c, 0). - *ridge*: a (sqrt(1 + z^2) - z)
+  with
   a prior of sd 1e8. - *relu*: z^2/2 + a max(z - c, 0)^2 / 2 with mu and M declared. - *separable*: an unscaled logistic
   regression without overlap, as a black box.
 
@@ -90,7 +91,9 @@ class Problem:
                 claims = {"strong_convexity": width**-2.0} if "strong_convexity" in claims else claims
                 scale = 1 / x[:rows].max()
                 self.breaks = np.concatenate([[-40, -12, -4, 0, 4, 12, 40]] * rows) * np.repeat(scale, 7 * rows)
-                self.breaks = np.unique(np.concatenate([self.breaks, *(np.asarray([-40, 0, 40]) / v for v in x[:rows])]))
+                self.breaks = np.unique(
+                    np.concatenate([self.breaks, *(np.asarray([-40, 0, 40]) / v for v in x[:rows])])
+                )
         parameters = np.asarray(p, np.float64)
         self.target = LogDensity(Partial(fn, parameters), 1, **claims)
         self.phi: Callable[[np.ndarray], np.ndarray] = _vectorised(fn, parameters)
@@ -171,7 +174,7 @@ def trial(kind: str, seed: int, confidence: float, max_gradients: int, wanted: f
 
 
 def count(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """For each kind: trials, headline statuses, certificates below the truth and the worst ratio, by status of a bound."""
+    """For each kind: trials, headline statuses, bounds below the truth and the worst of them, by status."""
     table: dict[str, Any] = {}
     for kind in dict.fromkeys(row["kind"] for row in rows):
         own = [row for row in rows if row["kind"] == kind]

@@ -1,8 +1,8 @@
 r"""The minima of R Monte-Carlo energies over the location, all at once.
 
 $\hat l_b(v) = \mathrm{mean}_i\,\phi(m + C(v \pm u_i))$ is convex when $\phi$ is. Any $v_b$ gives a valid bound, whose
-*remainder* for not being the minimiser is $\tfrac12|W r_b|^2$ with $r_b = \nabla\hat l_b(v_b)$ where the Hessian has
-a known lower bound, and $|r_b|(|v_b| + \rho)$ without one, where the best mean lies within $\rho$ standard deviations of
+*remainder* for not being the minimiser is $\tfrac12|W r_b|^2$ with $r_b = \nabla\hat l_b(v_b)$ where the Hessian has a
+known lower bound, and $|r_b|(|v_b| + \rho)$ without one, where the best mean lies within $\rho$ standard deviations of
 q: by the growth of the potential (`whitened_frame.growth`), else, on that condition, $\rho = 10^6$.
 
 Each batch ends by a rule of its own, so that what it ends with is independent of the other batches.
@@ -70,7 +70,8 @@ def minimise_batches(
     - `whitener`: W, a matrix or the diagonal of one, or None. - `preconditioner`: a guess of the inverse Hessian, the
       same for all batches; a matrix or the diagonal of one. - `max_passes`: evaluations that are allowed, one or more.
     - `epsilon`: the relative rounding error of the potential.
-    - `distance`: how far the best mean may be, in standard deviations of q, from the means at v = 0; without `whitener`.
+    - `distance`: how far the best mean may be, in standard deviations of q, from the means at v = 0; without
+      `whitener`.
     """
     with np.errstate(invalid="ignore", over="ignore"):  # A potential that overflows at a trial is rejected below.
         return _minimise(evaluate, whitener, preconditioner, max_passes, epsilon, distance)

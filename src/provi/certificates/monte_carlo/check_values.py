@@ -14,7 +14,6 @@ from scipy.linalg import solve_triangular
 from provi.certificates.bounds import log_det_gap, log_det_gap_from_norm, mean_upper_bound, squared_norm_upper_bound
 from provi.certificates.monte_carlo.batch_minima import BatchMinima, times_rows
 
-
 ROUNDING = 64.0
 """Units in the last place of its largest numbers that the user's gradient is granted; a convention, not a bound."""
 

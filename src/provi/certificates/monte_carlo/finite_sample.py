@@ -11,13 +11,14 @@ $o(u) = (r(u) - r(-u))/2$. Then $g = Ew = Ee$, $G - A = E\,\mathrm{sym}(o\,u')$,
 **The mean of n draws of a vector $Y$ with $|Y| \le b$.** (1) $|\bar Y - EY| \le a + \sqrt{a^2 + 2\sigma^2\ell/n}$ with
 probability $1 - \delta$, $\ell = \log(2/\delta)$, $a = 2b\ell/(3n)$, $\sigma^2 \ge E|Y|^2$ (Pinelis 1994, theorem 3.4,
 in a Hilbert space, weakened from Bennett's form to Bernstein's; $|Y - EY| \le 2b$). (2) $T = |Y|^2 \ge 0$ has $ET^2 \le
-b^2ET$ and $e^{-x} \le 1 - x + x^2/2$ for $x \ge 0$, so $\bar T \ge ET - \sqrt{2b^2ET\log(1/\delta)/n}$, hence
-$\sigma := \sqrt{\bar T} + b\sqrt{2\log(1/\delta)/n} \ge \sqrt{ET}$, with probability $1 - \delta$. (3) If $Y = Y(u)$ is
-Lipschitz with constant $\lambda$, then $s = \sqrt{\bar T}$, a norm of all draws' values together, is Lipschitz in all draws
-together, with constant $\lambda/\sqrt n$: $s \ge Es - \lambda\sqrt{2\log(1/\delta)/n}$ with probability $1 - \delta$, and
-$(Es)^2 = ET - \mathrm{Var}\,s \ge ET - \lambda^2/n$ (Poincare). So $\sigma^2 := (s + \lambda\sqrt{2\log(1/\delta)/n})^2 +
-\lambda^2/n$ will do too: for $W(e - c)$ with $\lambda = L_e$, and for $X$, $|X|_F \le \rho|S^{-1}|^{1/2}|L^{-1}o|$ inside the ball,
-with that of $L^{-1}o$, $\lambda = |S^{-1}|^{1/2}L_o$. The smaller $\sigma$ is taken.
+b^2ET$ and $e^{-x} \le 1 - x + x^2/2$ for $x \ge 0$, so $\bar T \ge ET - \sqrt{2b^2ET\log(1/\delta)/n}$, hence $\sigma
+:= \sqrt{\bar T} + b\sqrt{2\log(1/\delta)/n} \ge \sqrt{ET}$, with probability $1 - \delta$. (3) If $Y = Y(u)$ is
+Lipschitz with constant $\lambda$, then $s = \sqrt{\bar T}$, a norm of all draws' values together, is Lipschitz in all
+draws together, with constant $\lambda/\sqrt n$: $s \ge Es - \lambda\sqrt{2\log(1/\delta)/n}$ with probability $1 -
+\delta$, and $(Es)^2 = ET - \mathrm{Var}\,s \ge ET - \lambda^2/n$ (Poincare). So $\sigma^2 := (s +
+\lambda\sqrt{2\log(1/\delta)/n})^2 + \lambda^2/n$ will do too: for $W(e - c)$ with $\lambda = L_e$, and for $X$, $|X|_F
+\le \rho|S^{-1}|^{1/2}|L^{-1}o|$ inside the ball, with that of $L^{-1}o$, $\lambda = |S^{-1}|^{1/2}L_o$. The smaller
+$\sigma$ is taken.
 
 **Truncation.** $Y = X\,1\{|u| \le \rho\}$ has $b = L_o|S^{-1}|\rho^2$, and what is cut off has a mean of at most
 $L_o|S^{-1}|E[|u|^2; |u| > \rho] = L_o|S^{-1}|\,d\,P(\chi^2_{d+2} > \rho^2)$. For $g$ with a fixed vector c:
@@ -28,8 +29,8 @@ L_eE[|u|; |u| > \rho]$. So $|Wg| \le |Wc + \bar Y| + $ (1) $+$ the rest.
 $L_e/\sqrt n$, so it falls below its mean by more than $L_e\sqrt{2\log(1/\delta)/n}$ with probability $\delta$ at most,
 and its mean is at least $|Wg|$ (Jensen): $|Wg| \le x + L_e\sqrt{2\log(1/\delta)/n}$. The smaller of the two is taken.
 
-All seven statements hold together with probability $1 - \delta$ when each has $\delta/7$. S and c come from earlier draws,
-$\rho$ from n alone. Nothing is asymptotic: the bound is as valid with ten draws as with a million, only larger.
+All seven statements hold together with probability $1 - \delta$ when each has $\delta/7$. S and c come from earlier
+draws, $\rho$ from n alone. Nothing is asymptotic: the bound is as valid with ten draws as with a million, only larger.
 """
 
 import dataclasses
@@ -66,6 +67,7 @@ _FIRST_CHUNK = 2**29
 """Chunks are numbered from here: draws that no other part of a certificate uses."""
 
 _STATEMENTS = 7
+
 
 @dataclasses.dataclass(frozen=True)
 class FiniteSample:
@@ -331,7 +333,9 @@ def bounded_root(square: float, bound: float, num: int, delta: float) -> float:
 
 def lipschitz_root(square: float, lipschitz: float, num: int, delta: float) -> float:
     """Statement (3): the same where Y is a Lipschitz function of a standard normal u."""
-    return math.hypot(math.sqrt(square) + lipschitz * math.sqrt(2 * math.log(1 / delta) / num), lipschitz / math.sqrt(num))
+    return math.hypot(
+        math.sqrt(square) + lipschitz * math.sqrt(2 * math.log(1 / delta) / num), lipschitz / math.sqrt(num)
+    )
 
 
 def deviation(spread: float, bound: float, num: int, delta: float) -> float:
@@ -358,7 +362,7 @@ def _cut(dim: int, pairs: int, share: float) -> float:
 
 
 def _least_radius(odd: float, centre: np.ndarray, dim: int, pairs: int, share: float) -> float:
-    """The radius of the ball for G if all that is seen were zero: where it is 1 or more, draws are spent for nothing."""
+    """The radius of the ball for G if all that is seen were zero: where it is 1, draws are spent for nothing."""
     if pairs < 1:
         return math.inf
     radius, steep = _cut(dim, pairs, share), odd / _smallest(centre)
@@ -397,7 +401,9 @@ def _inverse_root(centre: np.ndarray) -> np.ndarray:
 
 def _gradient_at(target: AbstractTarget, frame: Frame) -> np.ndarray:
     gradient = jax.grad(target.potential)(frame.loc)
-    return np.asarray(times(frame.factor if frame.factor.ndim == 1 else frame.factor.T, gradient[None, :])[0], np.float64)
+    return np.asarray(
+        times(frame.factor if frame.factor.ndim == 1 else frame.factor.T, gradient[None, :])[0], np.float64
+    )
 
 
 def _on_host(sums: Sums) -> Any:

@@ -128,7 +128,9 @@ def _read(
     outside = np.abs(nodes)[None, :] >= radii[:, None] - 1e-9
     residual = np.abs(slopes - nodes) * weight
     location, covariance = ((outside * part[:, None, :]).sum(axis=2).max(axis=0) for part in _moments(residual, nodes))
-    return Tails(largest, radii, location, covariance, _below_tangent(lines, through, values, slopes, loc, factor, granted))
+    return Tails(
+        largest, radii, location, covariance, _below_tangent(lines, through, values, slopes, loc, factor, granted)
+    )
 
 
 def _moments(residual: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -203,9 +205,7 @@ def _lines(target: AbstractTarget, loc: Any, factor: Any, bases: Any, places: An
     return lines, through, values, slopes
 
 
-def audit_tails(
-    tails: Tails, family: LocationScale, point: Any, constants: Constants, fewest_draws: int
-) -> Assumption:
+def audit_tails(tails: Tails, family: LocationScale, point: Any, constants: Constants, fewest_draws: int) -> Assumption:
     """Whether draws of q can see what the expectations are made of: by smoothness, and by lines tried."""
     statement = "draws reach what matters (batch means are nearly Gaussian)"
     if not family.base.has_fourth_moment(family.dim):

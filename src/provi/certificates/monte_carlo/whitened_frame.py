@@ -57,12 +57,13 @@ def whitened_frame(target: AbstractTarget, point: Point) -> tuple[Frame, Grounds
 
 @dataclasses.dataclass(frozen=True)
 class Growth:
-    r"""A cone below the potential in q's coordinates, phi(m + Cx) >= offset + slope |x|, and what it says of the best q.
+    r"""A cone below the potential in q's coordinates, phi(m + Cx) >= offset + slope |x|: what it says of the best q.
 
-    For the best member (v, B), $E\phi(m + C(v + Bu)) - \log\det B \le l_0 = E\phi(m + Cu)$. With the cone, $E|v + Bu| \ge
-    |v|$ (Jensen) and $E|v + Bu| \ge E|Bu| \ge c|B|_F$, $c = E|u_1|$ (u is symmetric; the norm is a concave function of
-    the squares), half of each: $\tfrac12\mathrm{slope}(|v| + c|B|_F) \le l_0 - \mathrm{offset} + d\log(|B|_F/\sqrt d)$,
-    and the largest value of $d\log(b/\sqrt d) - \tfrac12\mathrm{slope}\,cb$ is $d\log(2\sqrt d/(\mathrm{slope}\,c)) - d$.
+    For the best member (v, B), $E\phi(m + C(v + Bu)) - \log\det B \le l_0 = E\phi(m + Cu)$. With the cone, $E|v + Bu|
+    \ge |v|$ (Jensen) and $E|v + Bu| \ge E|Bu| \ge c|B|_F$, $c = E|u_1|$ (u is symmetric; the norm is a concave function
+    of the squares), half of each: $\tfrac12\mathrm{slope}(|v| + c|B|_F) \le l_0 - \mathrm{offset} + d\log(|B|_F/\sqrt
+    d)$, and the largest value of $d\log(b/\sqrt d) - \tfrac12\mathrm{slope}\,cb$ is $d\log(2\sqrt
+    d/(\mathrm{slope}\,c)) - d$.
     """
 
     slope: float
@@ -82,10 +83,10 @@ _GROWTH_RADII = (1.5, 3.0, 6.0)
 def growth(target: AbstractTarget, family: LocationScale, frame: Frame) -> tuple[Growth | None, int]:
     r"""The cone from tangents at m +- rho C e_i, for a convex potential; None where there is none. And gradients spent.
 
-    Let $W$ have the rows $(w_i^+ - w_i^-)/2$ and $M$ the rows $(w_i^+ + w_i^-)/2$, $w_i^\pm$ the gradients there. Give the
-    tangent at $\pm\rho e_i$ the weight $(|x_i| \pm x_i)/(2|x|_1)$: the mean of their slopes along x is
-    $(x'Wx + \sum_i|x_i|M_i'x)/|x|_1 \ge (\lambda_{\min}(\mathrm{sym}\,W) - |M|)|x|/\sqrt d$, and the largest tangent is
-    above the mean.
+    Let $W$ have the rows $(w_i^+ - w_i^-)/2$ and $M$ the rows $(w_i^+ + w_i^-)/2$, $w_i^\pm$ the gradients there. Give
+    the tangent at $\pm\rho e_i$ the weight $(|x_i| \pm x_i)/(2|x|_1)$: the mean of their slopes along x is $(x'Wx +
+    \sum_i|x_i|M_i'x)/|x|_1 \ge (\lambda_{\min}(\mathrm{sym}\,W) - |M|)|x|/\sqrt d$, and the largest tangent is above
+    the mean.
     """
     dim = family.dim
     if dim > LARGEST_DENSE:
@@ -93,7 +94,9 @@ def growth(target: AbstractTarget, family: LocationScale, frame: Frame) -> tuple
     best, spent, energy = None, 0, None
     for radius in _GROWTH_RADII:
         points = radius * np.concatenate([np.eye(dim), -np.eye(dim)])
-        values, slopes = (np.asarray(x, np.float64) for x in _tangents(target, frame, jnp.asarray(points, frame.loc.dtype)))
+        values, slopes = (
+            np.asarray(x, np.float64) for x in _tangents(target, frame, jnp.asarray(points, frame.loc.dtype))
+        )
         spent += 2 * dim
         if not (np.isfinite(values).all() and np.isfinite(slopes).all()):
             break
