@@ -211,10 +211,7 @@ class SampledStop:
     @property
     def limited(self) -> bool:
         """Whether draws, and no longer q, keep the proven bound above the tolerance: the statistical one is within."""
-        found = self.certificate
-        return (
-            found is not None and found.status == "proven" and (found.statistical_gap or math.inf) <= self.request.tol
-        )
+        return self.certificate is not None and _limited(self.certificate, self.request)
 
     def last_certificate(self, found: Run) -> Certificate:
         """The certificate of the result: the one that ended the run, or another try."""
@@ -323,7 +320,8 @@ def run_rounds(structure: AbstractStructure, run_round: Callable[[int], Run], ro
         )
         certificate = at_confidence(certificate, request.confidence)
         spent += found.gradient_evaluations + certificate.num_gradients
-        if _within(certificate, request) or not found.outcome.ok or certificate.status == "none":
+        enough = _within(certificate, request) or _limited(certificate, request)
+        if enough or not found.outcome.ok or certificate.status == "none":
             break
     assert found is not None  # rounds >= 1
     otherwise = None
@@ -343,6 +341,11 @@ def error_level(request: Request) -> float:
     if path is None:
         return error
     return spend(error, saved_segments(Path(path)) if request.options.get("resume") else 0)
+
+
+def _limited(certificate: Certificate, request: Request) -> bool:
+    """Whether the proven bound is above the tolerance for want of draws only: the statistical one is within it."""
+    return certificate.status == "proven" and (certificate.statistical_gap or math.inf) <= request.tol
 
 
 def _within(certificate: Certificate, request: Request) -> bool:

@@ -195,7 +195,7 @@ def _lines(target: AbstractTarget, loc: Any, factor: Any, bases: Any, places: An
             value, slope = both(rest + t * direction)
             return value, jnp.dot(slope, direction)
 
-        return jax.lax.map(at, nodes, batch_size=8)
+        return jax.lax.map(at, nodes, batch_size=5)  # a divisor of their number: a remainder would be compiled apart
 
     found, random = jax.lax.map(lambda pair: steepest(*pair), (directions, places))
     lines = jnp.concatenate([found, random[:_RANDOM_LINES]])

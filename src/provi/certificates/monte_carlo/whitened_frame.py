@@ -124,7 +124,7 @@ def _tangents(target: AbstractTarget, frame: Frame, points: Draws) -> tuple[Floa
     """phi and w at m + Cx for each row x."""
     transposed = frame.factor if frame.factor.ndim == 1 else frame.factor.T
     places = frame.loc[None, :] + times(frame.factor, points)
-    values, gradients = jax.lax.map(jax.value_and_grad(target.potential), places, batch_size=8)
+    values, gradients = jax.lax.map(jax.value_and_grad(target.potential), places, batch_size=2)
     return values, times(transposed, gradients)
 
 
