@@ -108,7 +108,7 @@ def known_slopes(target: AbstractTarget, family: LocationScale, frame: Frame) ->
     claimed, smooth = float(frame.claimed), target.constants.smoothness
     if bounds is not None and bounds[1] is not None:
         matrix = factor if factor.ndim == 2 else np.diag(factor)
-        low, high = (matrix.T @ bound @ matrix for bound in bounds)
+        low, high = matrix.T @ bounds[0] @ matrix, matrix.T @ bounds[1] @ matrix
         slack = _slack(np.abs(matrix).T @ np.abs(bounds[1]) @ np.abs(matrix)) * np.eye(family.dim)
         low, high = (low + low.T) / 2 - slack, (high + high.T) / 2 + slack
     elif smooth.status in ("proven", "declared") and smooth.value is not None:

@@ -101,8 +101,8 @@ def audit_lines(target: AbstractTarget, point: Point, *, seed: int) -> Tails:
     directions = rng.standard_normal(places.shape)
     dtype = target.dtype
     factor, loc = jnp.asarray(scale_factor(point), dtype), jnp.asarray(point.loc, dtype)
-    arrays = (jnp.asarray(x, dtype) for x in (bases, places, directions))
-    found = _lines(target, loc, factor, *arrays, jnp.asarray(_grid(), dtype))
+    start, at, towards, nodes = (jnp.asarray(x, dtype) for x in (bases, places, directions, _grid()))
+    found = _lines(target, loc, factor, start, at, towards, nodes)
     lines, through, values, slopes = (np.asarray(x, np.float64) for x in found)
     granted = 4 * math.sqrt(float(jnp.finfo(dtype).eps)) + 40 * float(displacement(loc, factor)) / _STEP
     with np.errstate(invalid="ignore", over="ignore"):
