@@ -48,7 +48,7 @@ class Query:
 
 def build_certificate(
     target: AbstractTarget,
-    family: AbstractFamily,
+    family: AbstractFamily | None,
     constants: Constants,
     evidence: Evidence,
     recompute: Callable[[int], Certificate],
@@ -119,7 +119,7 @@ def _assumptions(constants: Constants, found: Counterexample | None) -> tuple[As
 
 def _notes(
     constants: Constants,
-    family: AbstractFamily,
+    family: AbstractFamily | None,
     status: str,
     bounds: tuple[GapBound, ...],
     posterior: PosteriorBound | None,
@@ -152,7 +152,7 @@ def _notes(
         notes.append(
             "The bound on KL is loose under weak priors; for estimates see provi.diagnostics.importance_diagnostics."
         )
-    if family.scale == "low_rank":
+    if family is not None and family.scale == "low_rank":
         notes.append("The gap of a low-rank member is bounded against all Gaussians, a larger family.")
     return tuple(notes)
 

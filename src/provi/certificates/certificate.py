@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from provi.certificates.bounds import GapBound, at_most
-from provi.certificates.distance.bound import PosteriorBound
+from provi.certificates.distance.bound import EvidenceBracket, PosteriorBound
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,8 +160,7 @@ class Certificate:
                     GapBound(**{**row, "value": math.inf if row["value"] is None else row["value"]})
                     for row in data["bounds"]
                 ),
-                "posterior": posterior
-                and PosteriorBound(**{**posterior, "coordinate_error": tuple(posterior["coordinate_error"])}),
+                "posterior": posterior and PosteriorBound.from_dict(posterior),
                 "counterexample": found
                 and Counterexample(
                     **{**found, "point": np.asarray(found["point"]), "direction": np.asarray(found["direction"])}
@@ -267,7 +266,7 @@ def _plain(value: Any) -> Any:
             return value.tolist()
         case tuple():
             return [_plain(item) for item in value]
-        case Assumption() | GapBound() | PosteriorBound() | Counterexample():
+        case Assumption() | GapBound() | PosteriorBound() | EvidenceBracket() | Counterexample():
             return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         case _:
             return value

@@ -136,7 +136,7 @@ def dual_bound(
         exceeding, seen, used = exceeding + found, seen + more, used + evaluations
     clipped = np.clip(values, low, high)
     error = draws.constant_error
-    statistical = _skewed(np.where(np.isfinite(values), values, high), delta) + error
+    statistical = skewed_bound(np.where(np.isfinite(values), values, high), delta) + error
     proven = _bernstein(clipped, high - low, math.log(2 / ((1 - _SHARE_OF_TAIL) * delta))) + error
     probability = float(special.betaincinv(exceeding + 1, seen - exceeding, 1 - _SHARE_OF_TAIL * delta))
     proven += tail.mean_beyond(probability, high)
@@ -333,7 +333,7 @@ def _bernstein(values: np.ndarray, width: float, log_term: float) -> float:
     )
 
 
-def _skewed(values: np.ndarray, delta: float) -> float:
+def skewed_bound(values: np.ndarray, delta: float) -> float:
     """Student's bound with Johnson's (1978) correction for skewness: right to second order for means of any law."""
     count, mean, spread = len(values), float(np.mean(values)), float(np.std(values, ddof=1))
     quantile = -float(special.stdtrit(count - 1, delta))
