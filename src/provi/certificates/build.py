@@ -10,7 +10,7 @@ import numpy as np
 from provi.algorithms.guarantee import Guarantee
 from provi.certificates.bounds import STATUSES, GapBound
 from provi.certificates.certificate import Assumption, Certificate, Counterexample
-from provi.certificates.distance.bound import PosteriorBound
+from provi.certificates.distance.bound import Deferred, PosteriorBound
 from provi.families.base import AbstractFamily
 from provi.targets.base import AbstractTarget, Constant, Constants
 
@@ -22,7 +22,7 @@ class Evidence:
     """What was computed for a certificate."""
 
     bounds: tuple[GapBound, ...]
-    posterior: PosteriorBound | None
+    distance: PosteriorBound | Deferred | None
     counterexample: Counterexample | None
     num_gradients: int
     tails: Assumption | None = None
@@ -56,17 +56,16 @@ def build_certificate(
     """The certificate that the evidence amounts to: the smallest bound of the best status, with all its grounds."""
     found, bounds = evidence.counterexample, evidence.bounds
     status, gap, level = _verdict(bounds, found)
-    posterior = None if found is not None else evidence.posterior
+    distance = None if found is not None else evidence.distance
     return Certificate(
         status=status,
         gap=gap,
-        kl=None if posterior is None else posterior.kl,
         assumptions=(*_assumptions(constants, found), *(() if evidence.tails is None else (evidence.tails,))),
         confidence=level,
         bounds=bounds,
-        posterior=posterior,
+        distance=distance,
         counterexample=found,
-        notes=_notes(constants, family, status, bounds, posterior, found),
+        notes=_notes(constants, family, status, bounds, distance, found),
         names=target.parameter_names,
         num_gradients=evidence.num_gradients,
         recompute=recompute,
@@ -122,7 +121,7 @@ def _notes(
     family: AbstractFamily | None,
     status: str,
     bounds: tuple[GapBound, ...],
-    posterior: PosteriorBound | None,
+    distance: PosteriorBound | Deferred | None,
     found: Counterexample | None,
 ) -> tuple[str, ...]:
     """What is missing, and what would tighten it."""
@@ -135,23 +134,15 @@ def _notes(
             "If the log density is known to be concave, pass log_concave=True, with strong_convexity= where it is "
             "known: the bound then no longer rests on an assumption that nobody made."
         )
-    if status == "none":
+    if status == "none" and family is not None:
         notes.append("A larger budget, a longer run, or lighter tails (see the assumptions) would give a finite bound.")
     elif status == "statistical":
         notes.append(
             "Statistical: the confidence is asymptotic and presumes that draws reach what matters (see assumptions). "
             "With strong_convexity= and smoothness= declared, and a normal base, it would hold for any number of draws."
         )
-    if posterior is not None and any(bound.confidence is not None for bound in bounds):
+    if distance is not None and any(bound.confidence is not None for bound in bounds):
         notes.append("The gap and the distance to the posterior each hold at the confidence stated, not jointly.")
-    if posterior is None:
-        notes.append(
-            "Distance to the posterior: needs strong_convexity > 0 (proven or declared) and a base with a score."
-        )
-    elif posterior.kl > 1:
-        notes.append(
-            "The bound on KL is loose under weak priors; for estimates see provi.diagnostics.importance_diagnostics."
-        )
     if family is not None and family.scale == "low_rank":
         notes.append("The gap of a low-rank member is bounded against all Gaussians, a larger family.")
     return tuple(notes)

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from provi.certificates.bounds import GapBound, at_most
-from provi.certificates.distance.bound import EvidenceBracket, PosteriorBound
+from provi.certificates.distance.bound import Deferred, EvidenceBracket, PosteriorBound
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +80,7 @@ class Certificate:
     - `gap`: an upper bound, in nats, on how much better the best member of the family is; None when there is none.
     - `confidence`: the probability with which `gap` holds at least; None for a deterministic bound.
     - `kl`: an upper bound on KL(q || posterior), None when there is none; `posterior`: that and what follows from it.
+      Both are computed when they are first asked for; `distance` is what computes them.
     - `bounds`: every bound that was computed; `gap` is the smallest of the best status.
     - `assumptions`: one row each. - `counterexample`: a place where an assumption fails, if one was found.
     - `theorem`, `a_priori_bound`, `a_priori_metric`: what the algorithm's theorem promised, in expectation over runs,
@@ -90,11 +91,10 @@ class Certificate:
 
     status: str
     gap: float | None
-    kl: float | None
     assumptions: tuple[Assumption, ...]
     confidence: float | None = None
     bounds: tuple[GapBound, ...] = ()
-    posterior: PosteriorBound | None = None
+    distance: PosteriorBound | Deferred | None = dataclasses.field(default=None, compare=False, repr=False)
     counterexample: Counterexample | None = None
     theorem: str | None = None
     a_priori_bound: float | None = None
@@ -115,6 +115,16 @@ class Certificate:
         """The smallest conditional bound, beside a proven one or instead of it; `bounds` says what it assumes."""
         values = [bound.value for bound in self.bounds if bound.status == "conditional"]
         return min(values) if values and math.isfinite(min(values)) else None
+
+    @property
+    def posterior(self) -> PosteriorBound | None:
+        """The distance to the posterior; its draws are made when it is first asked for."""
+        return self.distance() if isinstance(self.distance, Deferred) else self.distance
+
+    @property
+    def kl(self) -> float | None:
+        """An upper bound on KL(q || posterior) in nats; `posterior.status` says of which kind."""
+        return None if self.posterior is None else self.posterior.kl
 
     @property
     def total_variation(self) -> float | None:
@@ -139,9 +149,8 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON; infinite bounds become null."""
-        fields = {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "recompute"
-        }
+        names = [field.name for field in dataclasses.fields(self) if field.name not in ("recompute", "distance")]
+        fields = {name: getattr(self, name) for name in (*names, "kl", "posterior")}
         return {name: _plain(value) for name, value in fields.items()}
 
     def to_json(self) -> str:
@@ -154,13 +163,13 @@ class Certificate:
         found, posterior = data["counterexample"], data["posterior"]
         return Certificate(
             **{
-                **data,
+                **{name: value for name, value in data.items() if name not in ("kl", "posterior")},
                 "assumptions": tuple(Assumption(**row) for row in data["assumptions"]),
                 "bounds": tuple(
                     GapBound(**{**row, "value": math.inf if row["value"] is None else row["value"]})
                     for row in data["bounds"]
                 ),
-                "posterior": posterior and PosteriorBound.from_dict(posterior),
+                "distance": posterior and PosteriorBound.from_dict(posterior),
                 "counterexample": found
                 and Counterexample(
                     **{**found, "point": np.asarray(found["point"]), "direction": np.asarray(found["direction"])}
@@ -239,12 +248,16 @@ def at_confidence(certificate: Certificate, confidence: float) -> Certificate:
         return None if level is None else min(level, confidence)
 
     bounds = tuple(dataclasses.replace(row, confidence=lowered(row.confidence)) for row in certificate.bounds)
-    posterior = certificate.posterior
-    if posterior is not None:
-        posterior = dataclasses.replace(posterior, confidence=min(posterior.confidence, confidence))
+    distance = certificate.distance
+    if distance is not None:
+        distance = Deferred(lambda: _at_most_confident(certificate.posterior, confidence))
     return dataclasses.replace(
-        certificate, bounds=bounds, posterior=posterior, confidence=lowered(certificate.confidence)
+        certificate, bounds=bounds, distance=distance, confidence=lowered(certificate.confidence)
     )
+
+
+def _at_most_confident(bound: PosteriorBound | None, confidence: float) -> PosteriorBound | None:
+    return None if bound is None else dataclasses.replace(bound, confidence=min(bound.confidence, confidence))
 
 
 def _table(title: str, *columns: str) -> Table:

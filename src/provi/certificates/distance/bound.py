@@ -9,7 +9,10 @@ $(\Delta\text{mean}_j)^2 + (\Delta\text{sd}_j)^2 \le 2K(H^{-1})_{jj}$. Proofs: d
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
+
+from provi.core.arguments import double_precision
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +40,20 @@ class EvidenceBracket:
             return f"log evidence at least {rounded_down_text(self.lower)} nats; no upper bound"
         ends = f"[{rounded_down_text(self.lower)}, {rounded_up_text(self.upper)}]"
         return f"log evidence in {ends} nats ({self.status}, confidence {self.confidence:g})"
+
+
+class Deferred:
+    """A bound that is computed when it is first asked for: its draws take longer than many a fit."""
+
+    def __init__(self, function: Callable[[], "PosteriorBound | None"]) -> None:
+        self._function: Callable[[], PosteriorBound | None] | None = double_precision(function)
+        self._found: PosteriorBound | None = None
+
+    def __call__(self) -> "PosteriorBound | None":
+        """The bound, computed once."""
+        if self._function is not None:
+            self._found, self._function = self._function(), None
+        return self._found
 
 
 @dataclasses.dataclass(frozen=True)
