@@ -338,7 +338,8 @@ def skewed_bound(values: np.ndarray, delta: float) -> float:
     """Student's bound with Johnson's (1978) correction for skewness: right to second order for means of any law."""
     count, mean, spread = len(values), float(np.mean(values)), float(np.std(values, ddof=1))
     quantile = -float(special.stdtrit(count - 1, delta))
-    skewness = float(np.mean((values - mean) ** 3)) / max(spread, 1e-300) ** 3
+    # Scaled before it is cubed: the cube of a spread of 1e-110 is 0.
+    skewness = float(np.mean(((values - mean) / max(spread, 1e-300)) ** 3))
     lean = max(skewness, 0.0) * (2 * quantile**2 + 1) / (6 * math.sqrt(count))
     # No sample is free of noise: a spread of zero means that all draws are alike, not that all are known.
     return mean + max(spread, 1e-12 * abs(mean)) / math.sqrt(count) * (quantile + lean)

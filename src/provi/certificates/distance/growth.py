@@ -62,7 +62,8 @@ class RadialGrowth:
         cell = np.clip(np.searchsorted(self.slopes, a, side="right") - 1, 0, len(self.radii) - 2)
         width, rise = self.radii[cell + 1] - self.radii[cell], self.slopes[cell + 1] - self.slopes[cell]
         bend = rise / width
-        step = np.clip((a - self.slopes[cell]) / bend, 0.0, width)
+        # A cell without curvature: F is a line there, and its right end as good as any point.
+        step = np.clip((a - self.slopes[cell]) / np.maximum(bend, 1e-300), 0.0, width)
         here = self.values[cell] + self.slopes[cell] * step + 0.5 * bend * step**2
         value = a * (self.radii[cell] + step) - here
         return value + 1e-9 * (1 + np.abs(value) + self.values[cell])
