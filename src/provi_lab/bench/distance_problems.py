@@ -128,7 +128,8 @@ def breast_cancer(sd: float) -> Any:
 
 def _log_density(design: Any, response: Any, sd: Any, z: Any) -> Any:
     eta = design @ z
-    return jnp.sum(response * eta - jax.nn.softplus(eta)) - 0.5 * jnp.sum((z / sd) ** 2)
+    prior = 0.5 * jnp.sum((z / sd) ** 2) + len(z) * (math.log(sd) + 0.5 * math.log(2 * math.pi))
+    return jnp.sum(response * eta - jax.nn.softplus(eta)) - prior
 
 
 def black_box(terms: int, dim: int, sd: float, declared: bool = True) -> Any:

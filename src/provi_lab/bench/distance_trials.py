@@ -109,7 +109,12 @@ def coverage_lines(rows: Sequence[Row]) -> list[str]:
 def hard(trials: int, spread: Spread) -> list[Row]:
     """Hostile problems of one and two dimensions; every proven bound against quadrature."""
     piece = 25
-    return [row for rows in spread(_hard, range(-(-trials // piece))) for row in rows][:trials]
+    rows: list[Row] = []
+    for part in spread(_hard, range(-(-trials // piece))):
+        rows += part
+        if len(rows) % 500 == 0:
+            print(f"{len(rows)} trials, {sum(bool(row.get('below')) for row in rows)} below", flush=True)
+    return rows[:trials]
 
 
 def _hard(piece: int) -> list[Row]:
@@ -131,7 +136,7 @@ def _hard_trial(rng: np.random.Generator) -> Row:
         else:
             seed = int(rng.integers(10**6))
             bound = provi.certify(target, (mean, covariance), CONFIDENCE, seed=seed, compare=False).posterior
-    except (ValueError, FloatingPointError) as error:
+    except (ArithmeticError, ValueError) as error:
         return {**row, "note": f"{type(error).__name__}: {error}"[:200]}
     if bound is None:
         return row
@@ -301,5 +306,7 @@ def hard_lines(rows: Sequence[Row]) -> list[str]:
             f"{ratio:.3g}; below: {sum(row['below'] for row in some)} of {len(proven)} proven, "
             f"{sum(row['statistical_below'] for row in some)} of {len(some)} statistical"
         )
+    notes = sorted({row["note"] for row in rows if "note" in row})
+    lines += [f"  {sum(row.get('note') == note for row in rows)} times: {note}" for note in notes[:10]]
     below = [row for row in rows if row.get("below")]
     return [*lines, f"Proven bounds below the truth, in all: {len(below)}.", *(f"  {row}" for row in below[:10])]
