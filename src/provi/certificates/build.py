@@ -35,7 +35,6 @@ class Query:
     - `confidence`: of the gap, and separately of the distance to the posterior. - `seed`: of fresh draws.
     - `wanted`: the gap that is enough; None spends `max_gradients`.
     - `known`: the deterministic bounds at the point, if the caller has computed them.
-    - `effort`: how much longer than usual to look at the tails for a proof of the distance to the posterior.
     """
 
     confidence: float
@@ -43,7 +42,6 @@ class Query:
     wanted: float | None
     max_gradients: int
     known: tuple[GapBound, ...] | None
-    effort: float = 1.0
 
 
 def build_certificate(

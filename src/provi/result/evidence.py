@@ -35,7 +35,7 @@ def evidence_bracket(fit: "Fit") -> EvidenceBracket:
     upper = elbo.value + margin + posterior.kl
     if not deterministic:
         return EvidenceBracket(lower, upper, max(2 * confidence - 1, 0.0), "statistical")
-    return EvidenceBracket(lower, upper, confidence, posterior.status, elbo.value + margin + posterior.proven)
+    return EvidenceBracket(lower, upper, confidence, posterior.status)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,20 +136,12 @@ def compare(*fits: Any, names: Sequence[str] | None = None) -> Comparison:
         if not hasattr(fit, "evidence") or not hasattr(fit, "certificate"):
             raise TypeError(f"{title} must be a result of provi.fit, not {type(fit).__name__}.")
     _check_same_data(titles, fits)
-    brackets = _as_proven([fit.evidence for fit in fits])
+    brackets = [fit.evidence for fit in fits]
     order = sorted(range(len(fits)), key=lambda i: -_middle(brackets[i]))
     ranked = tuple(brackets[i] for i in order)
     worst = next((word for word in ("none", "statistical") if any(b.status == word for b in ranked)), "proven")
     confidence = max(1 - sum(1 - bracket.confidence for bracket in ranked), 0.0)
     return Comparison(tuple(titles[i] for i in order), ranked, _weights(ranked), round(confidence, 12), worst)
-
-
-def _as_proven(brackets: list[EvidenceBracket]) -> list[EvidenceBracket]:
-    """With the proven upper ends where these already set one model apart from all others; else as they are."""
-    proven = [dataclasses.replace(b, upper=b.proven_upper, status="proven") for b in brackets]
-    best = max(proven, key=lambda bracket: bracket.lower)
-    decided = all(other.upper < best.lower for other in proven if other is not best)
-    return proven if decided and all(math.isfinite(b.upper) for b in proven) else brackets
 
 
 def _middle(bracket: EvidenceBracket) -> float:

@@ -106,7 +106,6 @@ class AbstractStructure(abc.ABC):
         wanted: float | None = None,
         max_gradients: int | None = None,
         known: Any = None,
-        effort: float = 1.0,
     ) -> Certificate:
         """The certificate of the member `point`.
 
@@ -115,17 +114,14 @@ class AbstractStructure(abc.ABC):
         - `confidence`: of the gap, and separately of the distance to the posterior. - `seed`: of fresh draws.
         - `wanted`: the gap that is enough; None spends `max_gradients`.
         - `known`: the deterministic bounds at `point`, if the caller has computed them.
-        - `effort`: how much longer than usual to look at the tails for a proof of the distance to the posterior.
         """
         limit = DEFAULT_GRADIENTS if max_gradients is None else max_gradients
         # Host numbers that cost a pass over the data: once for all.
         constants = self.target.constants
-        evidence = self.evidence(point, constants, Query(confidence, seed, wanted, limit, known, effort))
+        evidence = self.evidence(point, constants, Query(confidence, seed, wanted, limit, known))
 
         def recompute(other: int) -> Certificate:
-            return self.certificate(
-                point, confidence=confidence, seed=other, wanted=wanted, max_gradients=limit, effort=effort
-            )
+            return self.certificate(point, confidence=confidence, seed=other, wanted=wanted, max_gradients=limit)
 
         return build_certificate(self.target, self.family, constants, evidence, recompute)
 

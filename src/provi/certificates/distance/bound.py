@@ -21,14 +21,12 @@ class EvidenceBracket:
 
     - `upper`: infinite where nothing bounds the distance of q to the posterior. - `confidence`: of both together.
     - `status`: 'proven' or 'statistical', of the weaker end; 'none' without an upper end.
-    - `proven_upper`: a proven upper end, which may be larger than a statistical one, or infinite.
     """
 
     lower: float
     upper: float
     confidence: float
     status: str
-    proven_upper: float = math.inf
 
     @property
     def width(self) -> float:
@@ -68,10 +66,10 @@ def _found(bound: "PosteriorBound | None") -> Deferred:
 class PosteriorBound:
     """Upper bounds on the distance between q and the posterior, each in words of the user's own parameters.
 
-    - `kl`: nats, at the level `confidence`; `status`: 'proven' (finite-sample valid) or 'statistical' (what lies beyond
-      the draws is not bounded, or only loosely).
+    - `kl`: nats, at the level `confidence`; `status`: 'proven' (valid for any number of draws) or 'statistical' (the
+      confidence is asymptotic).
     - `coordinate_error`: for each parameter a bound on both |mean_q - mean_p| and |sd_q - sd_p|.
-    - `num_samples`: draws. - `estimate`: of the quantity that bounds the KL; `statistical`, `proven`: its two bounds.
+    - `num_samples`: draws. - `estimate`: of the quantity that bounds the KL.
     - `evidence`: the bracket of the log evidence, where the same draws gave it.
     """
 
@@ -81,8 +79,6 @@ class PosteriorBound:
     num_samples: int
     status: str = "statistical"
     estimate: float = math.nan
-    statistical: float = math.inf
-    proven: float = math.inf
     evidence: EvidenceBracket | None = None
 
     @property
@@ -97,7 +93,7 @@ class PosteriorBound:
         fields = {name: value for name, value in data.items() if name in known and value is not None}
         bracket = fields.get("evidence")
         if bracket is not None:
-            ends = {name: math.inf if bracket[name] is None else bracket[name] for name in ("upper", "proven_upper")}
+            ends = {name: math.inf if bracket[name] is None else bracket[name] for name in ("upper",)}
             fields["evidence"] = EvidenceBracket(**{**bracket, **ends})
         return cls(**{**fields, "coordinate_error": tuple(data["coordinate_error"])})
 
