@@ -29,8 +29,10 @@ class GapBound:
     """An upper bound on f(w) - f*, in nats.
 
     - `name`: which of the bounds of docs/theory/certificates.md; `value`: infinite where it does not apply.
-    - `status`: 'proven' (from proven or declared properties of the target) or 'conditional'.
-    - `confidence`: None for a deterministic bound, otherwise the probability with which it holds at least.
+    - `status`: 'proven': deterministic, or valid for any number of draws at its `confidence`, from properties of the
+      target that are proven or declared; 'statistical': the `confidence` is asymptotic, as batch means are taken to be
+      Gaussian and the tails were audited only; 'conditional': it rests on an assumption that `detail` names.
+    - `confidence`: None for a deterministic bound, otherwise the probability with which it holds.
     - `num_samples`: gradients of the log density that it used; `detail`: what it assumes or why it is infinite.
     """
 
@@ -40,6 +42,10 @@ class GapBound:
     confidence: float | None = None
     num_samples: int = 0
     detail: str = ""
+
+
+STATUSES = ("proven", "statistical", "conditional")
+"""What a bound may be, the best first."""
 
 
 def on_grounds_of(likelihood: Any, bounds: tuple[GapBound, ...], normal: bool = True) -> tuple[GapBound, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from provi.algorithms.guarantee import Guarantee
-from provi.certificates.bounds import GapBound
+from provi.certificates.bounds import STATUSES, GapBound
 from provi.certificates.certificate import Assumption, Certificate, Counterexample
 from provi.certificates.distance.bound import PosteriorBound
 from provi.families.base import AbstractFamily
@@ -96,9 +96,9 @@ def with_guarantee(
 
 
 def _verdict(bounds: tuple[GapBound, ...], found: Counterexample | None) -> tuple[str, float | None, float | None]:
-    """Status, gap and confidence: the smallest proven bound, else the smallest conditional one."""
+    """Status, gap and confidence: the smallest proven bound, else the smallest statistical, else conditional one."""
     if found is None:
-        for status in ("proven", "conditional"):
+        for status in STATUSES:
             finite = [bound for bound in bounds if bound.status == status and math.isfinite(bound.value)]
             if finite:
                 best = min(finite, key=lambda bound: bound.value)
@@ -113,7 +113,7 @@ def _assumptions(constants: Constants, found: Counterexample | None) -> tuple[As
     return (
         concave,
         _row("strong convexity mu", constants.strong_convexity),
-        _row("smoothness M (no bound on the gap needs it)", constants.smoothness),
+        _row("smoothness M", constants.smoothness),
     )
 
 
@@ -131,11 +131,19 @@ def _notes(
         return ("No certificate: every bound needs a log-concave target. The ELBO is an estimate and a lower bound.",)
     notes = []
     if concave.status not in ("proven", "declared"):
-        notes.append("If the log density is known to be concave, pass log_concave=True: the bound is then proven.")
+        notes.append(
+            "If the log density is known to be concave, pass log_concave=True, with strong_convexity= where it is "
+            "known: the bound then no longer rests on an assumption that nobody made."
+        )
     if status == "none":
         notes.append("A larger budget, a longer run, or lighter tails (see the assumptions) would give a finite bound.")
-    elif bounds and any(bound.confidence is not None for bound in bounds):
-        notes.append("The confidence level is asymptotic: it presumes that draws reach what matters (see assumptions).")
+    elif status == "statistical":
+        notes.append(
+            "Statistical: the confidence is asymptotic and presumes that draws reach what matters (see assumptions). "
+            "With strong_convexity= and smoothness= declared, and a normal base, it would hold for any number of draws."
+        )
+    if posterior is not None and any(bound.confidence is not None for bound in bounds):
+        notes.append("The gap and the distance to the posterior each hold at the confidence stated, not jointly.")
     if posterior is None:
         notes.append(
             "Distance to the posterior: needs strong_convexity > 0 (proven or declared) and a base with a score."

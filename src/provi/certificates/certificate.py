@@ -42,6 +42,7 @@ class Counterexample:
 
 _COLOURS = {
     "proven": "green",
+    "statistical": "cyan",
     "declared": "cyan",
     "estimated": "yellow",
     "conditional": "yellow",
@@ -49,6 +50,13 @@ _COLOURS = {
     "violated": "bold red",
 }
 _LARGEST_LISTED = 5
+_VERDICTS = {
+    "proven": "Proven",
+    "statistical": "Statistical (asymptotic confidence, tails audited)",
+    "conditional": "Conditional (see the bound's assumption)",
+}
+_MUCH = 3.0
+"""How many times the statistical bound a proven one must be for the headline to name both."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +73,10 @@ class Assumption:
 class Certificate:
     """What is proven of a fit.
 
-    - `status`: 'proven' when `gap` follows from proven or declared properties of the target, 'conditional' when it
-      rests on one that was not verified, 'none' when there is no bound. A Monte-Carlo bound is 'proven' at its
-      `confidence`, which is asymptotic and, where smoothness is unknown, rests on an audit of the tails: a row
-      'estimated' in `assumptions`.
+    - `status`: 'proven' when `gap` is deterministic or valid for any number of draws at its `confidence`, from proven
+      or declared properties of the target; 'statistical' when its `confidence` is asymptotic and the tails, which are
+      not known, were audited: a row in `assumptions`; 'conditional' when it rests on an assumption that was not
+      verified and is named; 'none' when there is no bound.
     - `gap`: an upper bound, in nats, on how much better the best member of the family is; None when there is none.
     - `confidence`: the probability with which `gap` holds at least; None for a deterministic bound.
     - `kl`: an upper bound on KL(q || posterior), None when there is none; `posterior`: that and what follows from it.
@@ -95,6 +103,12 @@ class Certificate:
     names: tuple[str, ...] = ()
     num_gradients: int = 0
     recompute: Callable[[int], "Certificate"] | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    @property
+    def statistical_gap(self) -> float | None:
+        """The smallest statistical bound, beside a proven one or instead of it."""
+        values = [bound.value for bound in self.bounds if bound.status == "statistical"]
+        return min(values) if values and math.isfinite(min(values)) else None
 
     @property
     def conditional_gap(self) -> float | None:
@@ -163,8 +177,11 @@ class Certificate:
         if self.gap is None:
             return "Not certified: no bound on the gap."
         level = "" if self.confidence is None else f" with confidence {self.confidence:g}"
-        words = "Proven" if self.status == "proven" else "Conditional (see the bound's assumption)"
-        return f"{words}: within {at_most(self.gap)} nats of the best member of the family{level}."
+        words = _VERDICTS.get(self.status, _VERDICTS["conditional"])
+        other, more = self.statistical_gap, ""
+        if self.status == "proven" and other is not None and _MUCH * other < self.gap:
+            more = f" Statistical, not proven: within {at_most(other)}."
+        return f"{words}: within {at_most(self.gap)} nats of the best member of the family{level}.{more}"
 
     def tables(self) -> tuple[Table, ...]:
         """Gap bounds, distance to the posterior, assumptions."""
