@@ -9,7 +9,7 @@ import numpy as np
 
 from provi.algorithms.guarantee import Guarantee
 from provi.certificates.bounds import STATUSES, GapBound
-from provi.certificates.certificate import Assumption, Certificate, Counterexample
+from provi.certificates.certificate import NO_DISTANCE, Assumption, Certificate, Counterexample
 from provi.certificates.distance.bound import PosteriorBound
 from provi.families.base import AbstractFamily
 from provi.targets.base import AbstractTarget, Constant, Constants
@@ -128,7 +128,8 @@ def _notes(
     """What is missing, and what would tighten it."""
     concave = constants.log_concave
     if found is not None or concave.value is False:
-        return ("No certificate: every bound needs a log-concave target. The ELBO is an estimate and a lower bound.",)
+        why = "No certificate: every bound needs a log-concave target. The ELBO is an estimate and a lower bound."
+        return why, f"{NO_DISTANCE}: the target is not log-concave."
     notes = []
     if concave.status not in ("proven", "declared"):
         notes.append(
@@ -145,16 +146,33 @@ def _notes(
     if posterior is not None and any(bound.confidence is not None for bound in bounds):
         notes.append("The gap and the distance to the posterior each hold at the confidence stated, not jointly.")
     if posterior is None:
+        notes.append(f"{NO_DISTANCE}: {_obstacle(constants, family)}.")
+    elif posterior.informative and posterior.status == "statistical" and math.isfinite(posterior.proven):
         notes.append(
-            "Distance to the posterior: needs strong_convexity > 0 (proven or declared) and a base with a score."
-        )
-    elif posterior.kl > 1:
-        notes.append(
-            "The bound on KL is loose under weak priors; for estimates see provi.diagnostics.importance_diagnostics."
+            "The bound on KL is not proven, as the tails are bounded only loosely: a stronger prior or "
+            "provi.certify(target, fit, effort=10) may prove it."
         )
     if family.scale == "low_rank":
         notes.append("The gap of a low-rank member is bounded against all Gaussians, a larger family.")
     return tuple(notes)
+
+
+def _obstacle(constants: Constants, family: AbstractFamily) -> str:
+    """Why nothing bounds the distance of q to the posterior."""
+    known, convexity = ("proven", "declared"), constants.strong_convexity
+    if family.base.name != "normal":
+        return f"it needs a Gaussian q, and the base is {family.base.name}"
+    if convexity.status in known and convexity.value and convexity.value > 0:
+        return "q is too far from the posterior, its tails are too heavy, or there are too many parameters"
+    if constants.log_concave.status in known:
+        return (
+            "it needs strong convexity > 0, as Gaussian priors on all parameters give it; where the program does not "
+            "show it, declare strong_convexity="
+        )
+    return (
+        "it needs log-concavity and strong convexity > 0, which the program does not show; where they hold, declare "
+        "strong_convexity="
+    )
 
 
 def _kurtosis(family: AbstractFamily) -> Assumption:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from provi.certificates.bounds import GapBound, at_most
-from provi.certificates.distance.bound import PosteriorBound
+from provi.certificates.distance.bound import LEAST_CONTENT, EvidenceBracket, PosteriorBound, least_content, share_down
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +50,13 @@ _COLOURS = {
     "violated": "bold red",
 }
 _LARGEST_LISTED = 5
+NO_DISTANCE = "No bound on KL(q || posterior)"
+"""How the note begins that says why there is none."""
+
+_SHOWN_INTERVAL, _LARGEST_ERROR = 0.94, 0.5
+"""The interval whose content is printed; standard deviations from which the error of a mean is not, as it says nothing.
+"""
+
 _VERDICTS = {
     "proven": "Proven",
     "statistical": "Statistical (asymptotic confidence, tails audited)",
@@ -84,6 +91,7 @@ class Certificate:
     - `assumptions`: one row each. - `counterexample`: a place where an assumption fails, if one was found.
     - `theorem`, `a_priori_bound`, `a_priori_metric`: what the algorithm's theorem promised, in expectation over runs,
       before this run was made. - `notes`: what is missing and what would tighten the statement.
+    - `evidence`: the bracket of the log evidence, where the ELBO is known: in a fit.
     - `names`: of the parameters. - `num_gradients`: of the log density, spent on the bounds; passes over the data where
       the bounds are deterministic.
     """
@@ -102,6 +110,7 @@ class Certificate:
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     num_gradients: int = 0
+    evidence: EvidenceBracket | None = None
     recompute: Callable[[int], "Certificate"] | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
@@ -151,7 +160,7 @@ class Certificate:
     @staticmethod
     def from_dict(data: dict[str, Any]) -> "Certificate":
         """The inverse of `to_dict`, but for `recompute`."""
-        found, posterior = data["counterexample"], data["posterior"]
+        found, posterior, evidence = data["counterexample"], data["posterior"], data.get("evidence")
         return Certificate(
             **{
                 **data,
@@ -161,7 +170,14 @@ class Certificate:
                     for row in data["bounds"]
                 ),
                 "posterior": posterior
-                and PosteriorBound(**{**posterior, "coordinate_error": tuple(posterior["coordinate_error"])}),
+                and PosteriorBound(
+                    **{
+                        **_finite(posterior),
+                        "coordinate_error": tuple(math.inf if x is None else x for x in posterior["coordinate_error"]),
+                        "deviations": tuple(posterior.get("deviations", ())),
+                    }
+                ),
+                "evidence": evidence and EvidenceBracket(**{"upper": math.inf, **_finite(evidence)}),
                 "counterexample": found
                 and Counterexample(
                     **{**found, "point": np.asarray(found["point"]), "direction": np.asarray(found["direction"])}
@@ -183,6 +199,59 @@ class Certificate:
             more = f" Statistical, not proven: within {at_most(other)}."
         return f"{words}: within {at_most(self.gap)} nats of the best member of the family{level}.{more}"
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The answers to three questions, a sentence each.
+
+        How far from the best member of the family? How far from the posterior, and what is the evidence? How much of
+        the posterior do the intervals hold? Without a bound on the KL the last has none.
+        """
+        return (self.headline, self.distance_line, *(() if self.posterior is None else (self.content_line,)))
+
+    @property
+    def distance_line(self) -> str:
+        """The bound on KL(q || posterior), or why there is none; the bracket of the log evidence."""
+        bound, bracket = self.posterior, self.evidence
+        if bound is None:
+            why = next((note for note in self.notes if note.startswith(NO_DISTANCE)), NO_DISTANCE)
+            ends = "" if bracket is None else f" {bracket.ends.capitalize()} (confidence {bracket.confidence:g})."
+            return f"{why.rstrip('.')}.{ends}"
+        level = f"{bound.status}, confidence {bound.confidence:g}"
+        if bound.status != "proven" and math.isfinite(bound.proven):
+            level += f"; proven: at most {at_most(bound.proven)}"
+        words = f"KL(q || posterior) at most {at_most(bound.kl)} nats ({level})"
+        if bracket is None:
+            return f"{words}."
+        same = (bracket.status, bracket.confidence) == (bound.status, bound.confidence)
+        other = "" if same else f" ({bracket.status}, confidence {bracket.confidence:g})"
+        return f"{words}; {bracket.ends}{other}."
+
+    @property
+    def content_line(self) -> str:
+        """How much of the posterior the intervals hold at least; where the bound is too wide to say, what would help.
+
+        Empty without a bound on the KL.
+        """
+        bound = self.posterior
+        if bound is None:
+            return ""
+        if bound.informative:
+            error, aside = at_most(bound.total_variation, 2), ""
+            if bound.status != "proven":
+                proven = least_content(_SHOWN_INTERVAL, bound.proven)
+                known = f"; proven: {share_down(proven)}" if proven >= LEAST_CONTENT else ""
+                aside = f" ({bound.status}{known})"
+            return f"{bound.content_words(_SHOWN_INTERVAL)}{aside}; no probability is off by more than {error}."
+        words = "That is too wide to say what intervals hold of the posterior"
+        helps = "more data, a stronger prior or a richer family would help"
+        if bound.status == "statistical" and math.isfinite(bound.proven):
+            words += ", and not proven, as the tails are bounded only loosely"
+            helps = (
+                "a stronger prior, more data or a richer family would help, and provi.certify(target, fit, effort=10) "
+                "looks longer for a proof"
+            )
+        return f"{words}: {helps}; fit.diagnose() estimates the distance."
+
     def tables(self) -> tuple[Table, ...]:
         """Gap bounds, distance to the posterior, assumptions."""
         tables = []
@@ -201,22 +270,49 @@ class Certificate:
             ledger.add_row(escape(row.statement), value, _coloured(row.status), escape(row.reason))
         return (*tables, ledger)
 
+    def distance_rows(self) -> tuple[tuple[str, str], ...]:
+        """Quantity and bound: the KL by both kinds of bound, the evidence, and what of the rest says something."""
+        bound, bracket = self.posterior, self.evidence
+        if bound is None:
+            return ()
+        rows = [("KL(q || posterior), nats", f"at most {at_most(bound.kl)}, {bound.status}")]
+        both = {"statistical": bound.statistical, "proven": bound.proven}
+        for status, value in both.items():
+            if status != bound.status and math.isfinite(value):
+                rows.append((f"the same, {status}", f"at most {at_most(value)}"))
+        if math.isfinite(bound.estimate):
+            rows.append((f"the bound without its error, by {bound.num_samples:,} draws", f"{bound.estimate:.3g}"))
+        if bracket is not None:
+            rows.append(("log evidence, nats", bracket.ends.removeprefix("log evidence ")))
+        if bound.informative:
+            rows.append(("error of any posterior probability", f"at most {at_most(bound.total_variation, 2)}"))
+            for probability in (0.5, _SHOWN_INTERVAL):
+                content = share_down(bound.content(probability))
+                rows.append((f"content of any {100 * probability:g}% interval", f"at least {content}"))
+        return (*rows, *self._coordinate_rows(bound))
+
+    def _coordinate_rows(self, bound: PosteriorBound) -> list[tuple[str, str]]:
+        """Of the means and standard deviations that are known to within half a standard deviation."""
+        pairs = zip(self.names, bound.relative_error, strict=False)
+        listed = [(name, error) for name, error in pairs if error < _LARGEST_ERROR]
+        rows = [
+            (f"mean and sd of {name} are off by", f"at most {at_most(error, 2)} sd")
+            for name, error in listed[:_LARGEST_LISTED]
+        ]
+        rest = [error for _, error in listed[_LARGEST_LISTED:]]
+        return [*rows, (f"... of {len(rest)} more", f"at most {at_most(max(rest), 2)} sd")] if rest else rows
+
     def _posterior_table(self, bound: PosteriorBound) -> Table:
-        title = f"Distance to the posterior, upper bounds, confidence {bound.confidence:g}"
-        table = _table(title, "quantity", "at most")
-        table.add_row("KL(q || posterior), nats", at_most(bound.kl))
-        table.add_row("error of any posterior probability", at_most(bound.total_variation))
-        listed = list(zip(self.names, bound.coordinate_error, strict=False))
-        for name, error in listed[:_LARGEST_LISTED]:
-            table.add_row(escape(f"error of the mean and of the sd of {name}"), at_most(error))
-        if len(listed) > _LARGEST_LISTED:
-            table.add_row(f"... of {len(listed) - _LARGEST_LISTED} more", at_most(max(bound.coordinate_error)))
+        table = _table(f"Distance to the posterior, confidence {bound.confidence:g}", "quantity", "bound")
+        for quantity, value in self.distance_rows():
+            table.add_row(escape(quantity), escape(value))
         return table
 
     def print(self, console: Console | None = None) -> None:
-        """Print the verdict, the tables, the theorem's bound and the notes."""
+        """Print the three answers, the tables, the theorem's bound and the notes."""
         console = console or Console()
-        console.print(self.headline, style="bold", markup=False, highlight=False)
+        for index, line in enumerate(self.lines):
+            console.print(line, style="" if index else "bold", markup=False, highlight=False)
         for table in self.tables():
             console.print()
             console.print(table)
@@ -224,8 +320,13 @@ class Certificate:
             console.print(
                 f"{self.theorem}: expected {self.a_priori_metric} <= {at_most(self.a_priori_bound, 4)}, a priori"
             )
-        for note in self.notes:
+        for note in self.further_notes:
             console.print(f"- {note}", style="dim", markup=False, highlight=False)
+
+    @property
+    def further_notes(self) -> tuple[str, ...]:
+        """The notes without the one that `lines` has."""
+        return tuple(note for note in self.notes if not note.startswith(NO_DISTANCE))
 
     def __str__(self) -> str:
         console = Console(width=118, file=io.StringIO())
@@ -248,6 +349,11 @@ def at_confidence(certificate: Certificate, confidence: float) -> Certificate:
     )
 
 
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    """Without the numbers that were not finite: the class has them as its defaults."""
+    return {name: value for name, value in row.items() if value is not None}
+
+
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", show_edge=False, pad_edge=False)
     for column in columns:
@@ -267,7 +373,7 @@ def _plain(value: Any) -> Any:
             return value.tolist()
         case tuple():
             return [_plain(item) for item in value]
-        case Assumption() | GapBound() | PosteriorBound() | Counterexample():
+        case Assumption() | GapBound() | PosteriorBound() | EvidenceBracket() | Counterexample():
             return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         case _:
             return value

@@ -13,7 +13,7 @@ from provi.certificates.certificate import Certificate
 from provi.core.arguments import available_bytes, check_count
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.loo import LeaveOneOut, leave_one_out, log_densities
-from provi.result.evidence import EvidenceBracket, evidence_bracket
+from provi.result.evidence import EvidenceBracket, evidence_bracket, with_evidence
 from provi.result.posterior import Posterior
 from provi.runtime.record import History, Outcome
 from provi.targets.parameters import element_names
@@ -62,6 +62,11 @@ class Fit:
         # One target for both, also after dataclasses.replace(fit, target=target).
         if self.target is not None and self.posterior.target is not self.target:
             object.__setattr__(self, "posterior", dataclasses.replace(self.posterior, target=self.target))
+        if self.certificate.evidence is None:
+            object.__setattr__(self, "certificate", with_evidence(self.certificate, self.elbo))
+        if self.posterior.distance is not self.certificate.posterior:
+            distance = self.certificate.posterior
+            object.__setattr__(self, "posterior", dataclasses.replace(self.posterior, distance=distance))
 
     def plot(self, kind: str = "overview", *, reference: Any = None) -> "Figure":
         """A matplotlib figure: "overview" (run and marginals), "trace", "bound", "marginals" or "noise".
@@ -89,7 +94,7 @@ class Fit:
 
         `provi.compare` puts those of several models beside each other.
         """
-        return evidence_bracket(self)
+        return evidence_bracket(self.certificate, self.elbo)
 
     def diagnose(self, num_draws: int = 10_000, seed: int = 0) -> ImportanceDiagnostics:
         """How far q is from the posterior itself, by importance sampling: k-hat, and what to do where it is bad.
@@ -150,6 +155,7 @@ class Fit:
             f"ELBO {self.elbo} nats; {gap} ({certificate.status}{level}).",
         ]
         found = self.posterior.latest_diagnosis
+        lines += certificate.lines[1:]
         return "\n".join(lines if found is None else [*lines, found.advice])
 
     def __repr__(self) -> str:

@@ -127,6 +127,10 @@ class AbstractStructure(abc.ABC):
                 point, confidence=confidence, seed=other, wanted=wanted, max_gradients=limit, effort=effort
             )
 
+        if evidence.posterior is not None:  # in whose units its errors can be read
+            spread = np.asarray(self.family.marginal_standard_deviation(point), np.float64)
+            posterior = dataclasses.replace(evidence.posterior, deviations=tuple(spread.tolist()))
+            evidence = dataclasses.replace(evidence, posterior=posterior)
         return build_certificate(self.target, self.family, constants, evidence, recompute)
 
 

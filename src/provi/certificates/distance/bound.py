@@ -1,4 +1,4 @@
-r"""How far q is from the posterior: KL, and what follows from it for probabilities and means.
+r"""How far q is from the posterior: KL, and what follows from it for the evidence, for probabilities and for means.
 
 Everything follows from a bound K on KL(q || p). Total variation: Pinsker and Bretagnolle-Huber, $TV \le
 \min(\sqrt{K/2}, \sqrt{1 - e^{-K}})$. An interval that holds the share a of q: data processing, $a\log\frac ab + (1 -
@@ -10,6 +10,9 @@ $(\Delta\text{mean}_j)^2 + (\Delta\text{sd}_j)^2 \le 2K(H^{-1})_{jj}$. Proofs: d
 import dataclasses
 import math
 
+_LARGEST_ERROR, LEAST_CONTENT = 0.5, 0.5
+"""Errors of a probability from which, and contents of an interval below which, a bound says nothing worth a word."""
+
 
 @dataclasses.dataclass(frozen=True)
 class PosteriorBound:
@@ -19,6 +22,7 @@ class PosteriorBound:
       the draws is not bounded, or only loosely). - `total_variation`: the error of any posterior probability.
     - `coordinate_error`: for each parameter a bound on both |mean_q - mean_p| and |sd_q - sd_p|.
     - `num_samples`: draws. - `estimate`: of the quantity that bounds the KL; `statistical`, `proven`: its two bounds.
+    - `deviations`: standard deviations of q, in whose units `coordinate_error` can be read; empty where not known.
     """
 
     kl: float
@@ -30,10 +34,77 @@ class PosteriorBound:
     estimate: float = math.nan
     statistical: float = math.inf
     proven: float = math.inf
+    deviations: tuple[float, ...] = ()
+
+    @property
+    def relative_error(self) -> tuple[float, ...]:
+        """`coordinate_error` in standard deviations of q; empty where these are not known."""
+        pairs = zip(self.coordinate_error, self.deviations, strict=False)
+        return tuple(error / deviation if deviation > 0 else math.inf for error, deviation in pairs)
+
+    @property
+    def informative(self) -> bool:
+        """Whether it says something of probabilities: that none is off by a half. Intervals of 94% then hold a half."""
+        return self.total_variation < _LARGEST_ERROR and self.content(0.94) >= LEAST_CONTENT
+
+    def content_words(self, probability: float) -> str:
+        """What an interval with the share `probability` of q holds, as a sentence without its end."""
+        return (
+            f"Every {100 * probability:g}% interval holds at least {share_down(self.content(probability))} of the "
+            f"posterior"
+        )
 
     def content(self, probability: float) -> float:
         """The least posterior probability of any set that holds the share `probability` of q."""
         return least_content(probability, self.kl)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvidenceBracket:
+    """`lower` <= log Z <= `upper`, in nats; every constant of prior and likelihood is in it.
+
+    - `upper`: infinite where nothing bounds the distance of q to the posterior. - `confidence`: of both together.
+    - `status`: 'proven' or 'statistical', of the weaker end; 'none' without an upper end.
+    - `proven_upper`: a proven upper end, which may be larger than a statistical one, or infinite.
+    """
+
+    lower: float
+    upper: float
+    confidence: float
+    status: str
+    proven_upper: float = math.inf
+
+    @property
+    def width(self) -> float:
+        """How much is not known."""
+        return self.upper - self.lower
+
+    @property
+    def ends(self) -> str:
+        """The two ends in words, rounded outwards."""
+        if not math.isfinite(self.upper):
+            return f"log evidence at least {rounded_down(self.lower)}"
+        return f"log evidence in [{rounded_down(self.lower)}, {rounded_up(self.upper)}]"
+
+    def __str__(self) -> str:
+        if not math.isfinite(self.upper):
+            return f"{self.ends} nats; no upper bound"
+        return f"{self.ends} nats ({self.status}, confidence {self.confidence:g})"
+
+
+def share_down(share: float) -> str:
+    """A share in percent, rounded down: to a whole number, from 90% on to a tenth."""
+    return f"{math.floor(100 * share)}%" if share < 0.9 else f"{math.floor(1000 * share) / 10:g}%"
+
+
+def rounded_down(value: float) -> str:
+    """With three decimals, read back never above the value."""
+    return "-inf" if value == -math.inf else f"{math.floor(value * 1000) / 1000:.3f}"
+
+
+def rounded_up(value: float) -> str:
+    """With three decimals, read back never below the value."""
+    return "inf" if value == math.inf else f"{math.ceil(value * 1000) / 1000:.3f}"
 
 
 def total_variation(kl: float) -> float:
