@@ -308,10 +308,10 @@ class Certificate:
             table.add_row(escape(quantity), escape(value))
         return table
 
-    def print(self, console: Console | None = None) -> None:
-        """Print the three answers, the tables, the theorem's bound and the notes."""
+    def print(self, console: Console | None = None, *, lead: bool = True) -> None:
+        """Print the three answers, unless `lead` is False, the tables, the theorem's bound and the notes."""
         console = console or Console()
-        for index, line in enumerate(self.lines):
+        for index, line in enumerate(self.lines if lead else ()):
             console.print(line, style="" if index else "bold", markup=False, highlight=False)
         for table in self.tables():
             console.print()
