@@ -10,8 +10,9 @@ import numpy as np
 
 from provi.certificates.approximations import as_gaussian
 from provi.certificates.bounds import STATUSES, GapBound, at_most
+from provi.certificates.build import Evidence, build_certificate
 from provi.certificates.certificate import Certificate, at_confidence
-from provi.core.arguments import check_confidence, check_count, double_precision
+from provi.core.arguments import check_confidence, check_count, check_positive, double_precision
 from provi.families.location_scale import Gaussian, square_root
 from provi.fit import choose
 from provi.result.fit import Fit
@@ -34,21 +35,26 @@ def certify(
     seed: int = 0,
     budget: Budget | int | None = None,
     compare: bool = True,
+    effort: float = 1.0,
 ) -> Certificate:
     """How far is q from the best member of its family, and from the posterior?
 
     The proof does not depend on how q was found: a fit of ProVI's, a guide of NumPyro's, an approximation of PyMC's or
-    BlackJAX's, or any pair (mean, covariance).
+    BlackJAX's, or any pair (mean, covariance). A q that is not Gaussian, such as a normalising flow or a mixture, has
+    no family whose best member it could be compared with: its certificate is of the distance to the posterior alone.
 
     **Arguments:**
 
     - `target`: what q approximates, in the same coordinates.
     - `q`: a `Fit`, its `posterior`, a pair (mean, covariance matrix or vector of variances), or an object of another
       package that `provi.certificates.approximations.as_gaussian` reads. Variances mean the mean-field family.
+      Else any object with `sample` and `log_prob`, of NumPyro, flowjax, Distrax or your own.
     - `confidence`: of the gap where it is not deterministic, and of the distance to the posterior.
     - `budget`: gradient evaluations, or a `provi.Budget`.
     - `compare`: also find a better member first, at the cost of a fit, and bound the gap through it:
       bound (g), sharp however far q is. Without it, only bounds from the gradient at q.
+    - `effort`: how much longer than usual to draw for a proof of the distance to the posterior: 10 takes about ten
+      times as long, and what is proven comes nearer to what is statistical.
 
     **Returns:** a `Certificate`.
     """
@@ -56,6 +62,10 @@ def certify(
         raise TypeError(f"target must be a provi target, not {type(target).__name__}.")
     check_confidence(confidence)
     check_count("seed", seed, minimum=0)
+    check_positive("effort", effort)
+    sampler = _not_gaussian(target, q)
+    if sampler is not None:
+        return _certify_smooth(target, q, sampler, confidence, seed)
     structure, point, moved = _member(target, q)
     target = structure.target
     limits = as_budget(budget)
@@ -66,6 +76,7 @@ def certify(
         confidence=level,
         seed=certificate_seed(seed, 10**6),
         max_gradients=limits.gradients if not compare else _DIRECT_GRADIENTS,
+        effort=effort,
     )
     refused = any(row.status == "violated" for row in direct.assumptions)
     if compare and not refused and target.constants.log_concave.value is not False:
@@ -82,8 +93,42 @@ def certify(
     return dataclasses.replace(
         at_confidence(direct, confidence),
         notes=(*direct.notes, *notes),
-        recompute=lambda other: certify(target, q, confidence, seed=other, budget=budget, compare=compare),
+        recompute=lambda other: certify(
+            target, q, confidence, seed=other, budget=budget, compare=compare, effort=effort
+        ),
     )
+
+
+def _not_gaussian(target: AbstractTarget, q: Any) -> Any:
+    """Draws and density of a q that no Gaussian can be read from; None where one can, or q is ProVI's own."""
+    if isinstance(q, Fit | Posterior):
+        return None
+    try:
+        as_gaussian(q, target.dim)
+    except TypeError:
+        from provi.certificates.distance.smooth import as_sampler  # few need it
+
+        sampler = as_sampler(q, target.dim)
+        if sampler is None:
+            raise
+        return sampler
+    return None
+
+
+def _certify_smooth(target: AbstractTarget, q: Any, sampler: Any, confidence: float, seed: int) -> Certificate:
+    """The certificate of a q without a family: how far the posterior is, and the evidence."""
+    from provi.certificates.distance.smooth import smooth_posterior_bound
+
+    constants = target.constants
+    posterior = smooth_posterior_bound(
+        _in_double(target), *sampler, confidence=confidence, seed=certificate_seed(seed, 10**6)
+    )
+    found = Evidence((), posterior, None, 0 if posterior is None else posterior.num_samples)
+
+    def recompute(other: int) -> Certificate:
+        return certify(target, q, confidence, seed=other)
+
+    return build_certificate(target, None, constants, found, recompute)
 
 
 def _member(target: AbstractTarget, q: Any) -> tuple[AbstractStructure, Any, float]:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from provi.certificates.bounds import GapBound
 from provi.certificates.certificate import Assumption, Certificate, Counterexample, at_confidence
-from provi.certificates.distance.bound import EvidenceBracket, PosteriorBound, least_content, total_variation
+from provi.certificates.distance.bound import EvidenceBracket, PosteriorBound, least_content
 
 BOUNDS = (
     GapBound("strong convexity (a)", math.inf, "proven", detail="no positive curvature bound"),
@@ -21,7 +21,6 @@ BOUNDS = (
 FULL = Certificate(
     status="proven",
     gap=0.02,
-    kl=0.3,
     assumptions=(
         Assumption("potential is convex", True, "proven", "Gaussian prior"),
         Assumption("smoothness M", None, "unknown", "not smooth: [a-z] is unbounded"),
@@ -29,10 +28,10 @@ FULL = Certificate(
     ),
     confidence=0.99,
     bounds=BOUNDS,
-    posterior=PosteriorBound(
-        0.3, 0.39, (0.1, 0.2, 0.3, 0.4, 0.4, 0.9, 0.45), 0.99, 256, "statistical", 0.2, 0.3, 9.0, (1.0,) * 7
+    distance=PosteriorBound(
+        0.3, (0.1, 0.2, 0.3, 0.4, 0.4, 0.9, 0.45), 0.99, 256, "statistical", 0.2, 0.3, 9.0, None, (1.0,) * 7
     ),
-    evidence=EvidenceBracket(-12.3456, -12.0, 0.99, "statistical", -3.0),
+    elbo=(-12.3456, 1e-6),
     theorem="Theorem 8",
     a_priori_bound=1.5,
     a_priori_metric="f(w) - f*",
@@ -44,7 +43,6 @@ FOUND = Counterexample(np.array([0.5, -1.0]), np.array([1.0, 0.0]), -0.3, 0.0)
 REFUSED = Certificate(
     status="none",
     gap=None,
-    kl=None,
     assumptions=(Assumption("potential is convex", False, "violated", str(FOUND)),),
     bounds=(BOUNDS[0],),
     counterexample=FOUND,
@@ -94,8 +92,8 @@ def test_print_shows_every_part_and_leaves_brackets_alone():
 def bounded(kl, status="proven", proven=None):
     """The certificate with another bound on the KL."""
     proven = kl if proven is None else proven
-    bound = PosteriorBound(kl, total_variation(kl), (9.0,) * 7, 0.99, 256, status, kl, kl, proven, (1.0,) * 7)
-    return dataclasses.replace(FULL, kl=kl, posterior=bound, evidence=None)
+    bound = PosteriorBound(kl, (9.0,) * 7, 0.99, 256, status, kl, kl, proven, None, (1.0,) * 7)
+    return dataclasses.replace(FULL, distance=bound, elbo=None)
 
 
 def test_three_lines_of_an_informative_bound():
@@ -110,15 +108,16 @@ def test_three_lines_of_an_informative_bound():
 
 
 def test_the_lines_say_statistical_and_what_is_proven_beside_it():
-    _, second, third = FULL.lines
+    always = tuple(dataclasses.replace(bound, confidence=None) for bound in BOUNDS)
+    _, second, third = dataclasses.replace(FULL, bounds=always).lines
     assert second == (
         "KL(q || posterior) at most 0.3 nats (statistical, confidence 0.99; proven: at most 9); "
-        "log evidence in [-12.346, -12.000]."
+        "log evidence in [-12.346, -12.045]."
     )
-    assert third.startswith("Every 94% interval holds at least 59% of the posterior (statistical); no probability")
+    assert third.startswith("Every 94% interval holds at least 60% of the posterior (statistical); no probability")
     assert "(statistical; proven: 74%)" in bounded(0.0175, "statistical", 0.12).lines[2]
-    other = dataclasses.replace(FULL, evidence=EvidenceBracket(-12.0, -11.0, 0.98, "statistical"))
-    assert other.lines[1].endswith("log evidence in [-12.000, -11.000] (statistical, confidence 0.98).")
+    # An ELBO from draws takes its own share of the confidence.
+    assert FULL.lines[1].endswith("log evidence in [-12.346, -12.045] (statistical, confidence 0.98).")
 
 
 @pytest.mark.parametrize(
@@ -139,19 +138,20 @@ def test_what_a_wide_bound_cannot_say_is_not_printed(certificate, words):
 
 
 def test_without_a_bound_one_sentence_says_why():
+    missing = dataclasses.replace(REFUSED, obstacle="the target is not log-concave")
     why = "No bound on KL(q || posterior): the target is not log-concave."
-    missing = dataclasses.replace(REFUSED, notes=("No certificate.", why))
-    assert missing.lines == (REFUSED.headline, why)
-    assert str(missing).count("No bound on KL") == 1 and missing.further_notes == ("No certificate.",)
-    held = dataclasses.replace(missing, evidence=EvidenceBracket(-3.0, math.inf, 0.99, "none"))
+    assert missing.lines == (REFUSED.headline, why) and str(missing).count("No bound on KL") == 1
+    held = dataclasses.replace(missing, elbo=(-3.0, 0.0))
     assert held.lines[1] == f"{why} Log evidence at least -3.000 (confidence 0.99)."
     assert Certificate.from_dict(json.loads(held.to_json())).evidence == held.evidence
+    assert held.evidence == EvidenceBracket(-3.0, math.inf, 0.99, "none")
     assert REFUSED.lines[1] == "No bound on KL(q || posterior)."
 
 
 def test_certificates_of_older_files_load():
     data = json.loads(FULL.to_json())
-    del data["evidence"], data["posterior"]["deviations"]
+    del data["evidence"], data["elbo"], data["obstacle"], data["posterior"]["deviations"]
+    data["posterior"]["total_variation"] = 0.39
     data["posterior"]["proven"] = data["posterior"]["estimate"] = None
     old = Certificate.from_dict(data)
     assert old.posterior.proven == math.inf and math.isnan(old.posterior.estimate) and old.evidence is None
@@ -172,9 +172,20 @@ def test_conditional_gap_stands_beside_a_proven_one():
 
 def test_verify_calls_recompute_with_the_seed():
     seen = []
-    alive = dataclasses.replace(FULL, recompute=lambda seed: seen.append(seed) or REFUSED)
+    alive = dataclasses.replace(FULL, elbo=None, recompute=lambda seed: seen.append(seed) or REFUSED)
     assert alive.verify(7) is REFUSED and seen == [7]
-    assert alive == FULL  # the function is not part of the statement
+    assert dataclasses.replace(alive, elbo=FULL.elbo) == FULL  # the function is not part of the statement
+
+
+def test_a_certificate_computed_again_keeps_the_elbo():
+    alive = dataclasses.replace(FULL, recompute=lambda seed: bounded(0.1))
+    assert alive.verify(7).elbo == FULL.elbo and alive.verify(7).evidence.width > 0.1
+
+
+def test_a_q_in_no_family_has_no_gap_but_a_distance():
+    alone = dataclasses.replace(bounded(0.01), status="none", gap=None, bounds=())
+    assert alone.headline == "No gap, as q is in no family."
+    assert dataclasses.replace(alone, distance=None).headline.startswith("Not certified")
 
 
 def test_verify_after_loading_says_what_to_do():

@@ -44,10 +44,6 @@ class GapBound:
     detail: str = ""
 
 
-STATUSES = ("proven", "statistical", "conditional")
-"""What a bound may be, the best first."""
-
-
 def on_grounds_of(likelihood: Any, bounds: tuple[GapBound, ...], normal: bool = True) -> tuple[GapBound, ...]:
     """The bounds, conditional where the errors of the likelihood's means are estimates and not bounds.
 
@@ -57,6 +53,10 @@ def on_grounds_of(likelihood: Any, bounds: tuple[GapBound, ...], normal: bool = 
         return bounds
     reason = f"quadrature resolves the {likelihood.name} likelihood, also in its tails (its errors are estimates)"
     return tuple(dataclasses.replace(bound, status="conditional", detail=bound.detail or reason) for bound in bounds)
+
+
+STATUSES = ("proven", "statistical", "conditional")
+"""What a bound may be, the best first."""
 
 
 def log_det_gap(eigenvalues: np.ndarray) -> float:

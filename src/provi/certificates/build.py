@@ -9,8 +9,8 @@ import numpy as np
 
 from provi.algorithms.guarantee import Guarantee
 from provi.certificates.bounds import STATUSES, GapBound
-from provi.certificates.certificate import NO_DISTANCE, Assumption, Certificate, Counterexample
-from provi.certificates.distance.bound import PosteriorBound
+from provi.certificates.certificate import Assumption, Certificate, Counterexample
+from provi.certificates.distance.bound import Deferred, PosteriorBound
 from provi.families.base import AbstractFamily
 from provi.targets.base import AbstractTarget, Constant, Constants
 
@@ -22,7 +22,7 @@ class Evidence:
     """What was computed for a certificate."""
 
     bounds: tuple[GapBound, ...]
-    posterior: PosteriorBound | None
+    distance: PosteriorBound | Deferred | None
     counterexample: Counterexample | None
     num_gradients: int
     tails: Assumption | None = None
@@ -48,7 +48,7 @@ class Query:
 
 def build_certificate(
     target: AbstractTarget,
-    family: AbstractFamily,
+    family: AbstractFamily | None,
     constants: Constants,
     evidence: Evidence,
     recompute: Callable[[int], Certificate],
@@ -56,17 +56,17 @@ def build_certificate(
     """The certificate that the evidence amounts to: the smallest bound of the best status, with all its grounds."""
     found, bounds = evidence.counterexample, evidence.bounds
     status, gap, level = _verdict(bounds, found)
-    posterior = None if found is not None else evidence.posterior
+    distance = None if found is not None else evidence.distance
     return Certificate(
         status=status,
         gap=gap,
-        kl=None if posterior is None else posterior.kl,
         assumptions=(*_assumptions(constants, found), *(() if evidence.tails is None else (evidence.tails,))),
         confidence=level,
         bounds=bounds,
-        posterior=posterior,
+        distance=distance,
+        obstacle=_obstacle(constants, family, found),
         counterexample=found,
-        notes=_notes(constants, family, status, bounds, posterior, found),
+        notes=_notes(constants, family, status, bounds, distance, found),
         names=target.parameter_names,
         num_gradients=evidence.num_gradients,
         recompute=recompute,
@@ -119,49 +119,43 @@ def _assumptions(constants: Constants, found: Counterexample | None) -> tuple[As
 
 def _notes(
     constants: Constants,
-    family: AbstractFamily,
+    family: AbstractFamily | None,
     status: str,
     bounds: tuple[GapBound, ...],
-    posterior: PosteriorBound | None,
+    distance: PosteriorBound | Deferred | None,
     found: Counterexample | None,
 ) -> tuple[str, ...]:
     """What is missing, and what would tighten it."""
     concave = constants.log_concave
     if found is not None or concave.value is False:
-        why = "No certificate: every bound needs a log-concave target. The ELBO is an estimate and a lower bound."
-        return why, f"{NO_DISTANCE}: the target is not log-concave."
+        return ("No certificate: every bound needs a log-concave target. The ELBO is an estimate and a lower bound.",)
     notes = []
     if concave.status not in ("proven", "declared"):
         notes.append(
             "If the log density is known to be concave, pass log_concave=True, with strong_convexity= where it is "
             "known: the bound then no longer rests on an assumption that nobody made."
         )
-    if status == "none":
+    if status == "none" and family is not None:
         notes.append("A larger budget, a longer run, or lighter tails (see the assumptions) would give a finite bound.")
     elif status == "statistical":
         notes.append(
             "Statistical: the confidence is asymptotic and presumes that draws reach what matters (see assumptions). "
             "With strong_convexity= and smoothness= declared, and a normal base, it would hold for any number of draws."
         )
-    if posterior is not None and any(bound.confidence is not None for bound in bounds):
+    if distance is not None and any(bound.confidence is not None for bound in bounds):
         notes.append("The gap and the distance to the posterior each hold at the confidence stated, not jointly.")
-    if posterior is None:
-        notes.append(f"{NO_DISTANCE}: {_obstacle(constants, family)}.")
-    elif posterior.informative and posterior.status == "statistical" and math.isfinite(posterior.proven):
-        notes.append(
-            "The bound on KL is not proven, as the tails are bounded only loosely: a stronger prior or "
-            "provi.certify(target, fit, effort=10) may prove it."
-        )
-    if family.scale == "low_rank":
+    if family is not None and family.scale == "low_rank":
         notes.append("The gap of a low-rank member is bounded against all Gaussians, a larger family.")
     return tuple(notes)
 
 
-def _obstacle(constants: Constants, family: AbstractFamily) -> str:
-    """Why nothing bounds the distance of q to the posterior."""
+def _obstacle(constants: Constants, family: AbstractFamily | None, found: Counterexample | None) -> str:
+    """Why nothing bounds the distance of q to the posterior, should it be so."""
     known, convexity = ("proven", "declared"), constants.strong_convexity
-    if family.base.name != "normal":
-        return f"it needs a Gaussian q, and the base is {family.base.name}"
+    if found is not None or constants.log_concave.value is False:
+        return "the target is not log-concave"
+    if family is not None and not (family.base.has_score and family.base.has_fourth_moment(family.dim)):
+        return f"it needs a base with a score and fourth moments, which {family.base.name} is not"
     if convexity.status in known and convexity.value and convexity.value > 0:
         return "q is too far from the posterior, its tails are too heavy, or there are too many parameters"
     if constants.log_concave.status in known:

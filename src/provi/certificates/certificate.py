@@ -11,9 +11,17 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from scipy import special
 
 from provi.certificates.bounds import GapBound, at_most
-from provi.certificates.distance.bound import LEAST_CONTENT, EvidenceBracket, PosteriorBound, least_content, share_down
+from provi.certificates.distance.bound import (
+    LEAST_CONTENT,
+    Deferred,
+    EvidenceBracket,
+    PosteriorBound,
+    least_content,
+    share_down,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +58,8 @@ _COLOURS = {
     "violated": "bold red",
 }
 _LARGEST_LISTED = 5
-NO_DISTANCE = "No bound on KL(q || posterior)"
-"""How the note begins that says why there is none."""
+_DERIVED = ("kl", "posterior", "evidence")
+"""What a file holds beside the fields, for those who read it."""
 
 _SHOWN_INTERVAL, _LARGEST_ERROR = 0.94, 0.5
 """The interval whose content is printed; standard deviations from which the error of a mean is not, as it says nothing.
@@ -87,22 +95,23 @@ class Certificate:
     - `gap`: an upper bound, in nats, on how much better the best member of the family is; None when there is none.
     - `confidence`: the probability with which `gap` holds at least; None for a deterministic bound.
     - `kl`: an upper bound on KL(q || posterior), None when there is none; `posterior`: that and what follows from it.
+      Both are computed when they are first asked for; `distance` is what computes them.
     - `bounds`: every bound that was computed; `gap` is the smallest of the best status.
     - `assumptions`: one row each. - `counterexample`: a place where an assumption fails, if one was found.
     - `theorem`, `a_priori_bound`, `a_priori_metric`: what the algorithm's theorem promised, in expectation over runs,
       before this run was made. - `notes`: what is missing and what would tighten the statement.
-    - `evidence`: the bracket of the log evidence, where the ELBO is known: in a fit.
+    - `elbo`: of q, with its error, where it is known: in a fit. `evidence`: the bracket of the log evidence.
+    - `obstacle`: why there is no bound on the KL, should there be none.
     - `names`: of the parameters. - `num_gradients`: of the log density, spent on the bounds; passes over the data where
       the bounds are deterministic.
     """
 
     status: str
     gap: float | None
-    kl: float | None
     assumptions: tuple[Assumption, ...]
     confidence: float | None = None
     bounds: tuple[GapBound, ...] = ()
-    posterior: PosteriorBound | None = None
+    distance: PosteriorBound | Deferred | None = dataclasses.field(default=None, compare=False, repr=False)
     counterexample: Counterexample | None = None
     theorem: str | None = None
     a_priori_bound: float | None = None
@@ -110,7 +119,8 @@ class Certificate:
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     num_gradients: int = 0
-    evidence: EvidenceBracket | None = None
+    elbo: tuple[float, float] | None = None
+    obstacle: str = ""
     recompute: Callable[[int], "Certificate"] | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
@@ -124,6 +134,23 @@ class Certificate:
         """The smallest conditional bound, beside a proven one or instead of it; `bounds` says what it assumes."""
         values = [bound.value for bound in self.bounds if bound.status == "conditional"]
         return min(values) if values and math.isfinite(min(values)) else None
+
+    @property
+    def posterior(self) -> PosteriorBound | None:
+        """The distance to the posterior; its draws are made when it is first asked for."""
+        return self.distance() if isinstance(self.distance, Deferred) else self.distance
+
+    @property
+    def kl(self) -> float | None:
+        """An upper bound on KL(q || posterior) in nats; `posterior.status` says of which kind."""
+        return None if self.posterior is None else self.posterior.kl
+
+    @property
+    def evidence(self) -> EvidenceBracket | None:
+        """The bracket of the log evidence; None where the ELBO is not known."""
+        if self.elbo is None:
+            return None if self.posterior is None else self.posterior.evidence
+        return evidence_bracket(self, *self.elbo)
 
     @property
     def total_variation(self) -> float | None:
@@ -144,13 +171,13 @@ class Certificate:
                 "This certificate was read from a file, without the target that it is about: "
                 "call provi.certify(target, fit, seed=...) instead."
             )
-        return self.recompute(seed)
+        found = self.recompute(seed)
+        return found if self.elbo is None else dataclasses.replace(found, elbo=self.elbo)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON; infinite bounds become null."""
-        fields = {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "recompute"
-        }
+        names = [field.name for field in dataclasses.fields(self) if field.name not in ("recompute", "distance")]
+        fields = {name: getattr(self, name) for name in (*names, *_DERIVED)}
         return {name: _plain(value) for name, value in fields.items()}
 
     def to_json(self) -> str:
@@ -160,24 +187,17 @@ class Certificate:
     @staticmethod
     def from_dict(data: dict[str, Any]) -> "Certificate":
         """The inverse of `to_dict`, but for `recompute`."""
-        found, posterior, evidence = data["counterexample"], data["posterior"], data.get("evidence")
+        found, posterior, elbo = data["counterexample"], data["posterior"], data.get("elbo")
         return Certificate(
             **{
-                **data,
+                **{name: value for name, value in data.items() if name not in _DERIVED},
                 "assumptions": tuple(Assumption(**row) for row in data["assumptions"]),
                 "bounds": tuple(
                     GapBound(**{**row, "value": math.inf if row["value"] is None else row["value"]})
                     for row in data["bounds"]
                 ),
-                "posterior": posterior
-                and PosteriorBound(
-                    **{
-                        **_finite(posterior),
-                        "coordinate_error": tuple(math.inf if x is None else x for x in posterior["coordinate_error"]),
-                        "deviations": tuple(posterior.get("deviations", ())),
-                    }
-                ),
-                "evidence": evidence and EvidenceBracket(**{"upper": math.inf, **_finite(evidence)}),
+                "distance": posterior and PosteriorBound.from_dict(posterior),
+                "elbo": elbo and tuple(elbo),
                 "counterexample": found
                 and Counterexample(
                     **{**found, "point": np.asarray(found["point"]), "direction": np.asarray(found["direction"])}
@@ -191,7 +211,8 @@ class Certificate:
     def headline(self) -> str:
         """The verdict in one sentence."""
         if self.gap is None:
-            return "Not certified: no bound on the gap."
+            alone = not self.bounds and self.posterior is not None
+            return "No gap, as q is in no family." if alone else "Not certified: no bound on the gap."
         level = "" if self.confidence is None else f" with confidence {self.confidence:g}"
         words = _VERDICTS.get(self.status, _VERDICTS["conditional"])
         other, more = self.statistical_gap, ""
@@ -213,9 +234,8 @@ class Certificate:
         """The bound on KL(q || posterior), or why there is none; the bracket of the log evidence."""
         bound, bracket = self.posterior, self.evidence
         if bound is None:
-            why = next((note for note in self.notes if note.startswith(NO_DISTANCE)), NO_DISTANCE)
             ends = "" if bracket is None else f" {bracket.ends.capitalize()} (confidence {bracket.confidence:g})."
-            return f"{why.rstrip('.')}.{ends}"
+            return "No bound on KL(q || posterior)" + (f": {self.obstacle}." if self.obstacle else ".") + ends
         level = f"{bound.status}, confidence {bound.confidence:g}"
         if bound.status != "proven" and math.isfinite(bound.proven):
             level += f"; proven: at most {at_most(bound.proven)}"
@@ -320,13 +340,20 @@ class Certificate:
             console.print(
                 f"{self.theorem}: expected {self.a_priori_metric} <= {at_most(self.a_priori_bound, 4)}, a priori"
             )
-        for note in self.further_notes:
+        for note in self.remarks:
             console.print(f"- {note}", style="dim", markup=False, highlight=False)
 
     @property
-    def further_notes(self) -> tuple[str, ...]:
-        """The notes without the one that `lines` has."""
-        return tuple(note for note in self.notes if not note.startswith(NO_DISTANCE))
+    def remarks(self) -> tuple[str, ...]:
+        """The notes, and what would prove a bound on the KL that is statistical."""
+        bound = self.posterior
+        if bound is None or not bound.informative or bound.status == "proven" or not math.isfinite(bound.proven):
+            return self.notes
+        return (
+            *self.notes,
+            "The bound on KL is not proven, as the tails are bounded only loosely: a stronger prior or "
+            "provi.certify(target, fit, effort=10) may prove it.",
+        )
 
     def __str__(self) -> str:
         console = Console(width=118, file=io.StringIO())
@@ -341,17 +368,34 @@ def at_confidence(certificate: Certificate, confidence: float) -> Certificate:
         return None if level is None else min(level, confidence)
 
     bounds = tuple(dataclasses.replace(row, confidence=lowered(row.confidence)) for row in certificate.bounds)
-    posterior = certificate.posterior
-    if posterior is not None:
-        posterior = dataclasses.replace(posterior, confidence=min(posterior.confidence, confidence))
+    distance = certificate.distance
+    if distance is not None:
+        distance = Deferred(lambda: _at_most_confident(certificate.posterior, confidence))
     return dataclasses.replace(
-        certificate, bounds=bounds, posterior=posterior, confidence=lowered(certificate.confidence)
+        certificate, bounds=bounds, distance=distance, confidence=lowered(certificate.confidence)
     )
 
 
-def _finite(row: dict[str, Any]) -> dict[str, Any]:
-    """Without the numbers that were not finite: the class has them as its defaults."""
-    return {name: value for name, value in row.items() if value is not None}
+def evidence_bracket(certificate: Certificate, elbo: float, error: float) -> EvidenceBracket:
+    """[ELBO, ELBO + bound on KL(q || posterior)], with the `error` of the ELBO taken off and added."""
+    posterior = certificate.posterior
+    if posterior is not None and posterior.evidence is not None:
+        return posterior.evidence
+    deterministic = bool(certificate.bounds) and all(bound.confidence is None for bound in certificate.bounds)
+    confidence = 0.99 if posterior is None else posterior.confidence
+    # An ELBO from draws has a standard error, and its own share of what may go wrong.
+    margin = error if deterministic else -float(special.ndtri(1 - confidence)) * error
+    lower = elbo - margin
+    if posterior is None:
+        return EvidenceBracket(lower, math.inf, confidence, "none")
+    upper = elbo + margin + posterior.kl
+    if not deterministic:
+        return EvidenceBracket(lower, upper, max(2 * confidence - 1, 0.0), "statistical")
+    return EvidenceBracket(lower, upper, confidence, posterior.status, elbo + margin + posterior.proven)
+
+
+def _at_most_confident(bound: PosteriorBound | None, confidence: float) -> PosteriorBound | None:
+    return None if bound is None else dataclasses.replace(bound, confidence=min(bound.confidence, confidence))
 
 
 def _table(title: str, *columns: str) -> Table:

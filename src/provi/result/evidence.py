@@ -4,48 +4,13 @@ import dataclasses
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from scipy import special
 
-from provi.certificates.certificate import Certificate
-from provi.certificates.distance.bound import EvidenceBracket, rounded_down, rounded_up
-
-if TYPE_CHECKING:
-    from provi.result.fit import Estimate
-
-
-def evidence_bracket(certificate: Certificate, elbo: "Estimate") -> EvidenceBracket:
-    """[ELBO, ELBO + bound on KL(q || posterior)], with the error of the ELBO taken off and added."""
-    posterior = certificate.posterior
-    deterministic = bool(certificate.bounds) and all(bound.confidence is None for bound in certificate.bounds)
-    confidence = 0.99 if posterior is None else posterior.confidence
-    # An ELBO from draws has a standard error, and its own share of what may go wrong.
-    margin = elbo.standard_error
-    if not deterministic:
-        margin *= -float(special.ndtri(1 - confidence))
-    lower = elbo.value - margin
-    if posterior is None:
-        return EvidenceBracket(lower, math.inf, confidence, "none")
-    upper = elbo.value + margin + posterior.kl
-    if not deterministic:
-        return EvidenceBracket(lower, upper, max(2 * confidence - 1, 0.0), "statistical")
-    return EvidenceBracket(lower, upper, confidence, posterior.status, elbo.value + margin + posterior.proven)
-
-
-def with_evidence(certificate: Certificate, elbo: "Estimate") -> Certificate:
-    """The certificate with its bracket of the log evidence, as it is where the ELBO is not finite."""
-    if not math.isfinite(elbo.value) or not math.isfinite(elbo.standard_error):
-        return certificate
-    again = certificate.recompute
-    return dataclasses.replace(
-        certificate,
-        evidence=evidence_bracket(certificate, elbo),
-        recompute=None if again is None else lambda seed: with_evidence(again(seed), elbo),
-    )
+from provi.certificates.distance.bound import EvidenceBracket, rounded_down_text, rounded_up_text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +44,7 @@ class Comparison:
         beaten = [name for name in self.names[1:] if self.log_bayes_factor(best, name)[0] > 0]
         if len(beaten) == len(self.names) - 1:
             least = min(self.log_bayes_factor(best, name)[0] for name in self.names[1:])
-            return f"{best} has the largest evidence: by at least {rounded_down(least)} nats ({level})."
+            return f"{best} has the largest evidence: by at least {rounded_down_text(least)} nats ({level})."
         open_ = [name for name in self.names if name != best and name not in beaten]
         return f"Not decided between {best} and {', '.join(open_)}: their brackets overlap ({level})."
 
@@ -90,9 +55,9 @@ class Comparison:
             table.add_column(column, justify="left" if column in ("", "status") else "right")
         for rank, (name, bracket) in enumerate(zip(self.names, self.brackets, strict=True)):
             low, high = self.log_bayes_factor(name, self.names[0]) if rank else (0.0, 0.0)
-            factor = f"{rounded_down(low)} to {rounded_up(high)}" if rank else "0"
+            factor = f"{rounded_down_text(low)} to {rounded_up_text(high)}" if rank else "0"
             share = f"{_shown(self.weights[rank, 0])} to {_shown(self.weights[rank, 1])}"
-            ends = f"{rounded_down(bracket.lower)} to {rounded_up(bracket.upper)}"
+            ends = f"{rounded_down_text(bracket.lower)} to {rounded_up_text(bracket.upper)}"
             table.add_row(name, str(rank), ends, factor, share, bracket.status)
         return table
 

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 
 from provi.certificates.bounds import at_most
-from provi.certificates.certificate import Certificate
+from provi.certificates.certificate import Certificate, evidence_bracket
+from provi.certificates.distance.bound import EvidenceBracket
 from provi.core.arguments import available_bytes, check_count
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.loo import LeaveOneOut, leave_one_out, log_densities
-from provi.result.evidence import EvidenceBracket, evidence_bracket, with_evidence
 from provi.result.posterior import Posterior
 from provi.runtime.record import History, Outcome
 from provi.targets.parameters import element_names
@@ -62,11 +62,11 @@ class Fit:
         # One target for both, also after dataclasses.replace(fit, target=target).
         if self.target is not None and self.posterior.target is not self.target:
             object.__setattr__(self, "posterior", dataclasses.replace(self.posterior, target=self.target))
-        if self.certificate.evidence is None:
-            object.__setattr__(self, "certificate", with_evidence(self.certificate, self.elbo))
-        if self.posterior.distance is not self.certificate.posterior:
-            distance = self.certificate.posterior
-            object.__setattr__(self, "posterior", dataclasses.replace(self.posterior, distance=distance))
+        certificate, elbo = self.certificate, (self.elbo.value, self.elbo.standard_error)
+        if certificate.elbo != elbo and np.isfinite(elbo).all():
+            object.__setattr__(self, "certificate", dataclasses.replace(certificate, elbo=elbo))
+        if self.posterior.distance is not certificate.distance:
+            object.__setattr__(self, "posterior", dataclasses.replace(self.posterior, distance=certificate.distance))
 
     def plot(self, kind: str = "overview", *, reference: Any = None) -> "Figure":
         """A matplotlib figure: "overview" (run and marginals), "trace", "bound", "marginals" or "noise".
@@ -94,7 +94,7 @@ class Fit:
 
         `provi.compare` puts those of several models beside each other.
         """
-        return evidence_bracket(self.certificate, self.elbo)
+        return evidence_bracket(self.certificate, self.elbo.value, self.elbo.standard_error)
 
     def diagnose(self, num_draws: int = 10_000, seed: int = 0) -> ImportanceDiagnostics:
         """How far q is from the posterior itself, by importance sampling: k-hat, and what to do where it is bad.

@@ -1,10 +1,12 @@
 """Bounds and differences from draws, for any log-concave density: what black boxes and whitened rounds share."""
 
 import math
+from functools import partial
 from typing import Any, ClassVar
 
 from provi.certificates.build import Evidence, Query
 from provi.certificates.comparison import difference_upper_bound
+from provi.certificates.distance.bound import Deferred
 from provi.certificates.distance.posterior import posterior_bound
 from provi.certificates.monte_carlo.bounds import FEWEST_DRAWS, fewest_gradients, monte_carlo_bounds
 from provi.certificates.monte_carlo.convexity import find_negative_curvature
@@ -61,7 +63,8 @@ def sampled_evidence(
         # What holds for any number of draws needs no audit.
         bounds = tuple(bound for bound in result.bounds if math.isfinite(bound.value))
         return Evidence(bounds, None, None, result.num_gradients, None if bounds else tails)
-    posterior = None
+    distance = None
     if result.counterexample is None:
-        posterior = posterior_bound(target, family, point, confidence=query.confidence, seed=query.seed)
-    return Evidence(result.bounds, posterior, result.counterexample, result.num_gradients, tails)
+        level = {"confidence": query.confidence, "seed": query.seed, "effort": query.effort}
+        distance = Deferred(partial(posterior_bound, target, family, point, **level))
+    return Evidence(result.bounds, distance, result.counterexample, result.num_gradients, tails)

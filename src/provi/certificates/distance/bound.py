@@ -9,54 +9,13 @@ $(\Delta\text{mean}_j)^2 + (\Delta\text{sd}_j)^2 \le 2K(H^{-1})_{jj}$. Proofs: d
 
 import dataclasses
 import math
+from collections.abc import Callable
+from typing import Any
+
+from provi.core.arguments import double_precision
 
 _LARGEST_ERROR, LEAST_CONTENT = 0.5, 0.5
 """Errors of a probability from which, and contents of an interval below which, a bound says nothing worth a word."""
-
-
-@dataclasses.dataclass(frozen=True)
-class PosteriorBound:
-    """Upper bounds on the distance between q and the posterior, each in words of the user's own parameters.
-
-    - `kl`: nats, at the level `confidence`; `status`: 'proven' (finite-sample valid) or 'statistical' (what lies beyond
-      the draws is not bounded, or only loosely). - `total_variation`: the error of any posterior probability.
-    - `coordinate_error`: for each parameter a bound on both |mean_q - mean_p| and |sd_q - sd_p|.
-    - `num_samples`: draws. - `estimate`: of the quantity that bounds the KL; `statistical`, `proven`: its two bounds.
-    - `deviations`: standard deviations of q, in whose units `coordinate_error` can be read; empty where not known.
-    """
-
-    kl: float
-    total_variation: float
-    coordinate_error: tuple[float, ...]
-    confidence: float
-    num_samples: int
-    status: str = "statistical"
-    estimate: float = math.nan
-    statistical: float = math.inf
-    proven: float = math.inf
-    deviations: tuple[float, ...] = ()
-
-    @property
-    def relative_error(self) -> tuple[float, ...]:
-        """`coordinate_error` in standard deviations of q; empty where these are not known."""
-        pairs = zip(self.coordinate_error, self.deviations, strict=False)
-        return tuple(error / deviation if deviation > 0 else math.inf for error, deviation in pairs)
-
-    @property
-    def informative(self) -> bool:
-        """Whether it says something of probabilities: that none is off by a half. Intervals of 94% then hold a half."""
-        return self.total_variation < _LARGEST_ERROR and self.content(0.94) >= LEAST_CONTENT
-
-    def content_words(self, probability: float) -> str:
-        """What an interval with the share `probability` of q holds, as a sentence without its end."""
-        return (
-            f"Every {100 * probability:g}% interval holds at least {share_down(self.content(probability))} of the "
-            f"posterior"
-        )
-
-    def content(self, probability: float) -> float:
-        """The least posterior probability of any set that holds the share `probability` of q."""
-        return least_content(probability, self.kl)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,8 +42,8 @@ class EvidenceBracket:
     def ends(self) -> str:
         """The two ends in words, rounded outwards."""
         if not math.isfinite(self.upper):
-            return f"log evidence at least {rounded_down(self.lower)}"
-        return f"log evidence in [{rounded_down(self.lower)}, {rounded_up(self.upper)}]"
+            return f"log evidence at least {rounded_down_text(self.lower)}"
+        return f"log evidence in [{rounded_down_text(self.lower)}, {rounded_up_text(self.upper)}]"
 
     def __str__(self) -> str:
         if not math.isfinite(self.upper):
@@ -92,19 +51,88 @@ class EvidenceBracket:
         return f"{self.ends} nats ({self.status}, confidence {self.confidence:g})"
 
 
-def share_down(share: float) -> str:
-    """A share in percent, rounded down: to a whole number, from 90% on to a tenth."""
-    return f"{math.floor(100 * share)}%" if share < 0.9 else f"{math.floor(1000 * share) / 10:g}%"
+class Deferred:
+    """A bound that is computed when it is first asked for: its draws take longer than many a fit."""
+
+    def __init__(self, function: Callable[[], "PosteriorBound | None"]) -> None:
+        self._function: Callable[[], PosteriorBound | None] | None = double_precision(function)
+        self._found: PosteriorBound | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether it was asked for already."""
+        return self._function is None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle holds the bound and not what computes it."""
+        return {"_function": None, "_found": self()}
+
+    def __call__(self) -> "PosteriorBound | None":
+        """The bound, computed once."""
+        if self._function is not None:
+            self._found, self._function = self._function(), None
+        return self._found
 
 
-def rounded_down(value: float) -> str:
-    """With three decimals, read back never above the value."""
-    return "-inf" if value == -math.inf else f"{math.floor(value * 1000) / 1000:.3f}"
+@dataclasses.dataclass(frozen=True)
+class PosteriorBound:
+    """Upper bounds on the distance between q and the posterior, each in words of the user's own parameters.
 
+    - `kl`: nats, at the level `confidence`; `status`: 'proven' (finite-sample valid) or 'statistical' (what lies beyond
+      the draws is not bounded, or only loosely).
+    - `coordinate_error`: for each parameter a bound on both |mean_q - mean_p| and |sd_q - sd_p|.
+    - `num_samples`: draws. - `estimate`: of the quantity that bounds the KL; `statistical`, `proven`: its two bounds.
+    - `evidence`: the bracket of the log evidence, where the same draws gave it.
+    - `deviations`: standard deviations of q, in whose units `coordinate_error` can be read; empty where not known.
+    """
 
-def rounded_up(value: float) -> str:
-    """With three decimals, read back never below the value."""
-    return "inf" if value == math.inf else f"{math.ceil(value * 1000) / 1000:.3f}"
+    kl: float
+    coordinate_error: tuple[float, ...]
+    confidence: float
+    num_samples: int
+    status: str = "statistical"
+    estimate: float = math.nan
+    statistical: float = math.inf
+    proven: float = math.inf
+    evidence: EvidenceBracket | None = None
+    deviations: tuple[float, ...] = ()
+
+    @property
+    def total_variation(self) -> float:
+        """The error of any posterior probability."""
+        return total_variation(self.kl)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "PosteriorBound":
+        """From the plain data of `Certificate.to_dict`, also of files written before there were two kinds of bounds."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        fields = {name: value for name, value in data.items() if name in known and value is not None}
+        bracket = fields.get("evidence")
+        if bracket is not None:
+            ends = {name: math.inf if bracket[name] is None else bracket[name] for name in ("upper", "proven_upper")}
+            fields["evidence"] = EvidenceBracket(**{**bracket, **ends})
+        errors = tuple(math.inf if error is None else error for error in data["coordinate_error"])
+        return cls(**{**fields, "coordinate_error": errors, "deviations": tuple(data.get("deviations", ()))})
+
+    @property
+    def relative_error(self) -> tuple[float, ...]:
+        """`coordinate_error` in standard deviations of q; empty where these are not known."""
+        pairs = zip(self.coordinate_error, self.deviations, strict=False)
+        return tuple(error / deviation if deviation > 0 else math.inf for error, deviation in pairs)
+
+    @property
+    def informative(self) -> bool:
+        """Whether it says something of probabilities: that none is off by a half. Intervals of 94% then hold a half."""
+        return self.total_variation < _LARGEST_ERROR and self.content(0.94) >= LEAST_CONTENT
+
+    def content_words(self, probability: float) -> str:
+        """What an interval with the share `probability` of q holds, as a sentence without its end."""
+        least = share_down(self.content(probability))
+        return f"Every {100 * probability:g}% interval holds at least {least} of the posterior"
+
+    def content(self, probability: float) -> float:
+        """The least posterior probability of any set that holds the share `probability` of q."""
+        return least_content(probability, self.kl)
 
 
 def total_variation(kl: float) -> float:
@@ -129,3 +157,18 @@ def least_content(probability: float, kl: float) -> float:
         else:
             high = middle
     return low
+
+
+def share_down(share: float) -> str:
+    """A share in percent, rounded down: to a whole number, from 90% on to a tenth."""
+    return f"{math.floor(100 * share)}%" if share < 0.9 else f"{math.floor(1000 * share) / 10:g}%"
+
+
+def rounded_down_text(value: float) -> str:
+    """With three decimals, never above the value."""
+    return "-inf" if value == -math.inf else f"{math.floor(value * 1000) / 1000:.3f}"
+
+
+def rounded_up_text(value: float) -> str:
+    """With three decimals, never below the value."""
+    return "inf" if value == math.inf else f"{math.ceil(value * 1000) / 1000:.3f}"

@@ -59,7 +59,7 @@ _ABOVE, _BELOW, _FEWEST_DEVIATIONS = 5.0, 1.5, 8.0
 """Y is clipped at these multiples of the deviations of the pilot from its median, and no nearer than this number
 of its standard deviations."""
 
-_SHARE_OF_TAIL, _ACCURACY, _WANTED_WIDTH, _WANTED_TAIL, _LARGEST_TAIL = 0.5, 0.01, 0.04, 0.2, 1.0
+_SHARE_OF_TAIL, _ACCURACY, _WANTED_WIDTH, _WANTED_TAIL, _LARGEST_TAIL = 0.5, 0.01, 0.04, 0.15, 1.0
 FEWEST_PAIRS, MOST_PAIRS, MOST_CHECKED = 256, 32_768, 65_536
 
 _AT_ONCE, _LARGEST_ROUGH = 4096, 4000
@@ -129,14 +129,14 @@ def dual_bound(
     exceeding, seen = int(np.sum(~(values <= high))), count
     if exceeding > 0.1 * count:
         return None
-    allowed = int(2 * effort * affordable - 2 * count)
+    allowed = int(4 * effort * affordable)
     more = _pairs_for_tail(mean, tail, high, delta, count, min(allowed, int(effort * MOST_CHECKED)))
     if more:
         found, evaluations = draws.exceeding(rng, more, high, mean)
         exceeding, seen, used = exceeding + found, seen + more, used + evaluations
     clipped = np.clip(values, low, high)
     error = draws.constant_error
-    statistical = _skewed(np.where(np.isfinite(values), values, high), delta) + error
+    statistical = skewed_bound(np.where(np.isfinite(values), values, high), delta) + error
     proven = _bernstein(clipped, high - low, math.log(2 / ((1 - _SHARE_OF_TAIL) * delta))) + error
     probability = float(special.betaincinv(exceeding + 1, seen - exceeding, 1 - _SHARE_OF_TAIL * delta))
     proven += tail.mean_beyond(probability, high)
@@ -333,7 +333,7 @@ def _bernstein(values: np.ndarray, width: float, log_term: float) -> float:
     )
 
 
-def _skewed(values: np.ndarray, delta: float) -> float:
+def skewed_bound(values: np.ndarray, delta: float) -> float:
     """Student's bound with Johnson's (1978) correction for skewness: right to second order for means of any law."""
     count, mean, spread = len(values), float(np.mean(values)), float(np.std(values, ddof=1))
     quantile = -float(special.stdtrit(count - 1, delta))

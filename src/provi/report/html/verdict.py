@@ -5,7 +5,6 @@ import math
 import re
 from typing import Any
 
-from provi.certificates.certificate import NO_DISTANCE
 from provi.certificates.distance.bound import LEAST_CONTENT, least_content, share_down
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.pareto import usable_k
@@ -79,9 +78,8 @@ def _evidence_words(bracket: Any) -> str:
 
 
 def _no_distance(certificate: Any) -> str:
-    why = next((note for note in certificate.notes if note.startswith(NO_DISTANCE)), "")
-    words = why.removeprefix(NO_DISTANCE).removeprefix(": ")
-    return words[:1].upper() + words[1:]
+    words = certificate.obstacle
+    return f"{words[:1].upper()}{words[1:]}." if words else ""
 
 
 def _content(certificate: Any) -> Answer:
@@ -163,7 +161,7 @@ def _next_steps(fit: Any, found: ImportanceDiagnostics | None) -> tuple[str, ...
     elif fit.outcome in (Outcome.GRADIENT_BUDGET, Outcome.TIME_BUDGET) or wide:
         steps.append("Give it a larger budget: the run may not have converged.")
     if certificate.status == "conditional":
-        steps += certificate.further_notes[:1]
+        steps += certificate.notes[:1]
     if certificate.status == "none":
         steps += _notes(certificate)[1]
     if bent:
@@ -180,7 +178,7 @@ def _next_steps(fit: Any, found: ImportanceDiagnostics | None) -> tuple[str, ...
 def _notes(certificate: Any) -> tuple[list[str], list[str]]:
     """The notes of a certificate without a bound: those that say why there is none, and what would give one."""
     why = [note for note in certificate.notes if note.startswith("No certificate")]
-    return why, [note for note in certificate.further_notes if note not in why]
+    return why, [note for note in certificate.notes if note not in why]
 
 
 def _ended(fit: Any) -> str:

@@ -71,7 +71,7 @@ class Marginals:
     @functools.cached_property
     def _standard_band(self) -> np.ndarray | None:
         """The least and the largest posterior probability of each bin, which are the same for all coordinates."""
-        distance = self.posterior.distance
+        distance = self.posterior.bound
         if distance is None or distance.kl > _LARGEST_BAND or not isinstance(self.posterior.family.base, Normal):
             return None
         shares = np.diff(special.ndtr(_BINS))

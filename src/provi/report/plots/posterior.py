@@ -68,7 +68,7 @@ def draw_densities(
             band = marginals.band(k)
             if band is not None:
                 edges, low, high = band
-                words = f"posterior, {_level(marginals.posterior.distance)}"
+                words = f"posterior, {_level(marginals.posterior.bound)}"
                 axes.stairs(high, edges, baseline=low, fill=True, color=PALETTE[2], alpha=0.25, label=words)
             exact = marginals.density(k)
             if exact is not None:
