@@ -115,7 +115,7 @@ def test_the_lines_say_statistical_and_what_is_proven_beside_it():
         "log evidence in [-12.346, -12.045]."
     )
     assert third.startswith("Every 94% interval holds at least 60% of the posterior (statistical); no probability")
-    assert "(statistical; proven: 74%)" in bounded(0.0175, "statistical", 0.12).lines[2]
+    assert "(statistical; proven: 75%)" in bounded(0.0175, "statistical", 0.12).lines[2]
     # An ELBO from draws takes its own share of the confidence.
     assert FULL.lines[1].endswith("log evidence in [-12.346, -12.045] (statistical, confidence 0.98).")
 

@@ -65,7 +65,7 @@ def unknown(proven):
         bounds=(GapBound("in the metric of q", 0.007, "conditional", 0.99, 2000, detail),),
         assumptions=(Assumption("potential is convex", None, "unknown", "not declared"),),
         notes=("If the log density is known to be concave, pass log_concave=True.",),
-        posterior=None,
+        distance=None,
     )
     outcome = provi.Outcome.CONDITIONAL
     return dataclasses.replace(proven, certificate=certificate, outcome=outcome, target=None, call=None)

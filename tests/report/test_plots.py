@@ -40,7 +40,7 @@ def made_fit(elbos=(-30.0, -12.0, -10.5, -10.0), errors=(0.0, 0.0, 0.0, 0.0), ga
         posterior=posterior(),
         elbo=Estimate(-10.0, errors[-1]),
         certificate=Certificate(
-            **{"status": "none" if gap is None else "proven", "gap": gap, "kl": None, "assumptions": (), **certificate}
+            **{"status": "none" if gap is None else "proven", "gap": gap, "assumptions": (), **certificate}
         ),
         outcome=provi.Outcome.COMPLETED,
         message="",
