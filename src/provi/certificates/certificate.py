@@ -301,7 +301,7 @@ class Certificate:
             if status != bound.status and math.isfinite(value):
                 rows.append((f"the same, {status}", f"at most {at_most(value)}"))
         if math.isfinite(bound.estimate):
-            rows.append((f"the bound without its error, by {bound.num_samples:,} draws", f"{bound.estimate:.3g}"))
+            rows.append((f"what it bounds, estimated from {bound.num_samples:,} draws", f"{bound.estimate:.3g}"))
         if bracket is not None:
             rows.append(("log evidence, nats", bracket.ends.removeprefix("log evidence ")))
         if bound.informative:
@@ -328,10 +328,10 @@ class Certificate:
             table.add_row(escape(quantity), escape(value))
         return table
 
-    def print(self, console: Console | None = None, *, lead: bool = True) -> None:
-        """Print the three answers, unless `lead` is False, the tables, the theorem's bound and the notes."""
+    def print(self, console: Console | None = None) -> None:
+        """Print the three answers, the tables, the theorem's bound and the notes."""
         console = console or Console()
-        for index, line in enumerate(self.lines if lead else ()):
+        for index, line in enumerate(self.lines):
             console.print(line, style="" if index else "bold", markup=False, highlight=False)
         for table in self.tables():
             console.print()

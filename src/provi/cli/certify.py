@@ -65,7 +65,7 @@ def certify(
 
     def show(console: Console) -> None:
         print_plain(console, f"{source}: {type(target).__name__}, {target.dim} parameters; q from {approximation}.", "")
-        certificate.print(console, lead=False)
+        certificate.print(console)
 
     document = {
         "tol": tol,
@@ -76,8 +76,7 @@ def certify(
         "answers": list(certificate.lines),
         "certificate": certificate.to_dict(),
     }
-    answer = Answer(judge(certificate, tol, ""), document, show, certificate.lines[1:])
-    raise typer.Exit(deliver(answer, as_json, quiet))
+    raise typer.Exit(deliver(Answer(judge(certificate, tol, ""), document, show), as_json, quiet))
 
 
 def read_approximation(path: Path) -> Any:

@@ -98,7 +98,7 @@ def fit_answer(problem: Problem, data: TableData | None, options: FitOptions) ->
         described = [] if data is None else data.description()
         table = summary.table(_LISTED_VALUES if problem.hyperparameters else _LISTED)
         print_plain(console, *described, problem.words, "", table, *about_rows, "", _run_line(result), "")
-        result.certificate.print(console, lead=False)
+        result.certificate.print(console)
         print_plain(console, *(f"Wrote {path}." for path in written.values()))
 
     document = {
@@ -114,7 +114,7 @@ def fit_answer(problem: Problem, data: TableData | None, options: FitOptions) ->
         "advice": " ".join(note.removeprefix(_WARNING) for note in about_tails),
         "files": {name: str(path) for name, path in written.items()},
     }
-    return Answer(verdict, document, show, (*result.certificate.lines[1:], *about_tails))
+    return Answer(verdict, document, show, tuple(about_tails))
 
 
 def _write(result: Fit, options: FitOptions, num_draws: int) -> dict[str, Path]:
