@@ -96,6 +96,20 @@ class Fit:
         """
         return evidence_bracket(self.certificate, self.elbo.value, self.elbo.standard_error)
 
+    def marginal_distances(self, confidence: float = 0.99, seed: int = 0) -> np.ndarray:
+        """How far each marginal is from the posterior's, at most: Wasserstein-1 in standard deviations of q.
+
+        No mean is off by more, nor any expectation of a 1-Lipschitz function of one parameter. Statistical, each at
+        the level `confidence`; for linear models and Gaussian processes.
+        """
+        from provi.certificates.distance.marginals import marginal_distances
+
+        target, kl = self._known_target("marginal_distances"), self.certificate.kl
+        if kl is None:
+            raise ValueError("marginal_distances needs a bound on the KL: see fit.certificate.")
+        family, point = self.posterior.family, self.posterior.point
+        return marginal_distances(target, family, point, kl=kl, confidence=confidence, seed=seed)
+
     def diagnose(self, num_draws: int = 10_000, seed: int = 0) -> ImportanceDiagnostics:
         """How far q is from the posterior itself, by importance sampling: k-hat, and what to do where it is bad.
 
