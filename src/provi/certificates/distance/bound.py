@@ -73,6 +73,14 @@ class Deferred:
             self._found, self._function = self._function(), None
         return self._found
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as what was found: a computation cannot be."""
+        return _found, (self(),)
+
+
+def _found(bound: "PosteriorBound | None") -> Deferred:
+    return Deferred(lambda: bound)
+
 
 @dataclasses.dataclass(frozen=True)
 class PosteriorBound:

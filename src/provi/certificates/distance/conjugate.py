@@ -130,8 +130,8 @@ class RowProblem(AbstractProblem):
         return rows @ self.root.astype(slopes.dtype)
 
     def _terms(self, eta: Any) -> tuple[Any, Any]:
-        y = jnp.broadcast_to(jnp.asarray(self.response, eta.dtype), eta.shape)
-        values, pull = jax.vjp(lambda x: self.likelihood.potential(x, y), eta)
+        y = jnp.broadcast_to(jnp.asarray(self.response, eta.dtype), eta.shape).reshape(-1)
+        values, pull = jax.vjp(lambda x: self.likelihood.potential(x.reshape(-1), y).reshape(eta.shape), eta)
         return values, pull(jnp.ones_like(values))[0]
 
     def slopes(self, w: Any) -> Any:
