@@ -23,7 +23,7 @@ from provi.targets.likelihoods.moments import (
     wide_moments,
 )
 
-Batch: TypeAlias = Float[Array, " *batch"]
+Batch: TypeAlias = Float[Array, " batch"]
 """One number for each datum."""
 
 _REACH, _LARGEST_SHIFT, _NUM_NODES = 9.0, 60.0, 512
