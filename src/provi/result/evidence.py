@@ -4,38 +4,13 @@ import dataclasses
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from scipy import special
 
 from provi.certificates.distance.bound import EvidenceBracket, rounded_down_text, rounded_up_text
-
-if TYPE_CHECKING:
-    from provi.result.fit import Fit
-
-
-def evidence_bracket(fit: "Fit") -> EvidenceBracket:
-    """[ELBO, ELBO + bound on KL(q || posterior)], with the error of the ELBO taken off and added."""
-    certificate, elbo = fit.certificate, fit.elbo
-    posterior = certificate.posterior
-    if posterior is not None and posterior.evidence is not None:
-        return posterior.evidence
-    deterministic = bool(certificate.bounds) and all(bound.confidence is None for bound in certificate.bounds)
-    confidence = 0.99 if posterior is None else posterior.confidence
-    # An ELBO from draws has a standard error, and its own share of what may go wrong.
-    margin = elbo.standard_error
-    if not deterministic:
-        margin *= -float(special.ndtri(1 - confidence))
-    lower = elbo.value - margin
-    if posterior is None:
-        return EvidenceBracket(lower, math.inf, confidence, "none")
-    upper = elbo.value + margin + posterior.kl
-    if not deterministic:
-        return EvidenceBracket(lower, upper, max(2 * confidence - 1, 0.0), "statistical")
-    return EvidenceBracket(lower, upper, confidence, posterior.status)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+from functools import partial
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 from provi.algorithms.natural.laplace import value_and_gradient
 from provi.certificates.build import DEFAULT_GRADIENTS, Evidence, Query, build_certificate
 from provi.certificates.certificate import Certificate
+from provi.certificates.distance.bound import Deferred, PosteriorBound
 from provi.families.base import AbstractFamily
 from provi.runtime.run import Budget, Run
 from provi.targets.base import AbstractTarget, Constants
@@ -123,7 +125,17 @@ class AbstractStructure(abc.ABC):
         def recompute(other: int) -> Certificate:
             return self.certificate(point, confidence=confidence, seed=other, wanted=wanted, max_gradients=limit)
 
+        if evidence.distance is not None:
+            evidence = dataclasses.replace(evidence, distance=Deferred(partial(self._distance, point, evidence)))
         return build_certificate(self.target, self.family, constants, evidence, recompute)
+
+    def _distance(self, point: Any, evidence: Evidence) -> PosteriorBound | None:
+        """The distance to the posterior, with the deviations of q, in whose units its errors can be read."""
+        found = evidence.distance() if isinstance(evidence.distance, Deferred) else evidence.distance
+        if found is None:
+            return None
+        spread = np.asarray(self.family.marginal_standard_deviation(point), np.float64)
+        return dataclasses.replace(found, deviations=tuple(spread.tolist()))
 
 
 def certificate_seed(seed: int, attempt: int) -> int:

@@ -148,9 +148,8 @@ class RowProblem(AbstractProblem):
         prior, length = w @ self.prior_curvature, jnp.linalg.norm(w, axis=1)
         # The terms are summed in float64 whatever they were computed in.
         value = jnp.sum(values - first, axis=1, dtype=double)
-        value += 0.5 * jnp.sum(w * prior, axis=1, dtype=double) + jnp.sum(
-            w * self.prior_gradient[None, :], axis=1, dtype=double
-        )
+        value += 0.5 * jnp.sum(w * prior, axis=1, dtype=double)
+        value += jnp.sum(w * self.prior_gradient[None, :], axis=1, dtype=double)
         gradient = prior + self.prior_gradient[None, :] + self._collect(slopes)
         products, sums = (count + 8 * self.dim) * eps, 16 * self.dim * eps + count * _EPS
         norms, sizes = self._row_norms(), jnp.abs(slopes)
