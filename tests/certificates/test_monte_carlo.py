@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from certificates.monte_carlo_problems import (
-    LOGISTIC,
     check_above_the_true_gap,
+    logistic_density,
     near_optimum,
     perturbed,
     problem,
@@ -57,7 +57,8 @@ def test_large_gap_is_finite_because_the_ball_moves():
 
 def test_stops_when_the_bound_is_small_enough():
     family, point, gap = near_optimum()
-    all_of_it = monte_carlo_bounds(LOGISTIC, family, point, max_gradients=60_000)
-    enough = monte_carlo_bounds(LOGISTIC, family, point, max_gradients=60_000, wanted=8 * gap)
+    target = logistic_density(strong_convexity=1.0)
+    all_of_it = monte_carlo_bounds(target, family, point, max_gradients=120_000)
+    enough = monte_carlo_bounds(target, family, point, max_gradients=120_000, wanted=8 * gap)
     assert enough.num_gradients < all_of_it.num_gradients / 2
     assert values(enough)[NAMES[0]] <= 8 * gap

@@ -11,6 +11,7 @@ import pytest
 from certificates.monte_carlo_problems import LOGISTIC, logistic_density, near_optimum
 from provi.certificates.monte_carlo.batch_sums import batch_means
 from provi.certificates.monte_carlo.bounds import NAMES, monte_carlo_bounds
+from provi.certificates.monte_carlo.finite_sample import NAME
 from provi.families import LocationScale
 from provi.targets import LogDensity, PoissonRegression
 
@@ -20,13 +21,20 @@ def test_what_is_claimed_decides_what_is_proven():
     options = {"max_gradients": 20_000}
     declared = monte_carlo_bounds(logistic_density(log_concave=True), family, point, **options)
     assert [bound.name for bound in declared.bounds] == [NAMES[0], NAMES[2]]
-    assert declared.bounds[0].status == "proven" and "1e+06" in declared.bounds[0].detail and declared.kl is None
+    # The potential grows around q in all directions, which says how far away the best mean can be.
+    assert declared.bounds[0].status == "statistical" and declared.kl is None
+    assert "the best mean lies within" in declared.bounds[0].detail and "grows" in declared.bounds[0].detail
     assert gap < declared.bounds[0].value < 6 * gap
     unknown = monte_carlo_bounds(logistic_density(), family, point, **options)
     assert {bound.status for bound in unknown.bounds} == {"conditional"}
     strong = monte_carlo_bounds(logistic_density(strong_convexity=1.0), family, point, **options)
     assert [bound.name for bound in strong.bounds] == list(NAMES) and strong.kl is not None
     assert strong.kl > gap
+    smooth = logistic_density(strong_convexity=1.0, smoothness=float(LOGISTIC.constants.smoothness.value))
+    proven = monte_carlo_bounds(smooth, family, point, max_gradients=200_000)
+    assert [bound.name for bound in proven.bounds] == [NAME, *NAMES]
+    assert [bound.status for bound in proven.bounds] == ["proven", "statistical", "statistical", "conditional"]
+    assert gap < proven.bounds[0].value < 10 * gap
     assert monte_carlo_bounds(logistic_density(log_concave=False), family, point).num_gradients == 0
 
 

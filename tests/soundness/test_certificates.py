@@ -82,7 +82,7 @@ def test_all_small_problems_are_grouped():
 
 @pytest.mark.parametrize("names", GROUPS.values(), ids=GROUPS.keys())
 def test_monte_carlo_coverage(names):
-    """Proven gaps of black boxes, each from 1024 to 3584 gradients.
+    """Statistical gaps of black boxes, each from 512 to 4000 gradients; conditional ones, on ridges, count as refusals.
 
     Failures are at most a binomial quantile. Half of the bounds are finite, and where the gap is above the noise floor
     of so few gradients they are near it, so that neither refusals nor huge values pass for soundness.
@@ -99,8 +99,9 @@ def test_monte_carlo_coverage(names):
                     found = choose(target, chosen.family).certificate(
                         point, confidence=CONFIDENCE, seed=trials, max_gradients=4000
                     )
-                    if found.gap is not None:
-                        assert (found.status, found.confidence) == ("proven", CONFIDENCE)
+                    assert found.status in ("statistical", "conditional", "none")
+                    if found.status == "statistical":
+                        assert found.confidence == CONFIDENCE
                         ratios[size].append(found.gap / truth)
     values = np.concatenate(list(ratios.values()))
     assert len(values) >= trials / 2
@@ -123,9 +124,9 @@ def test_the_confidence_step(name):
             move = np.linalg.cholesky(covariance) @ shift * size / np.linalg.norm(shift)
             point = chosen.family.point_from_covariance(np.asarray(chosen.optimum.point.loc) + move, covariance)
             found = choose(target, chosen.family).certificate(
-                point, confidence=CONFIDENCE, seed=seed, max_gradients=4000
+                point, confidence=CONFIDENCE, seed=seed, max_gradients=20_000
             )
-            assert found.status == "proven"
+            assert found.status == "statistical"
             ratios.append((found.gap or 0.0) / chosen.gap(point))
     assert np.sum(np.asarray(ratios) < 1) <= allowed_failures(len(ratios), NUM_COVERAGE_TESTS)
     assert np.median(ratios[:20]) <= 5

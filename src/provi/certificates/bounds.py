@@ -29,8 +29,10 @@ class GapBound:
     """An upper bound on f(w) - f*, in nats.
 
     - `name`: which of the bounds of docs/theory/certificates.md; `value`: infinite where it does not apply.
-    - `status`: 'proven' (from proven or declared properties of the target) or 'conditional'.
-    - `confidence`: None for a deterministic bound, otherwise the probability with which it holds at least.
+    - `status`: 'proven': deterministic, or valid for any number of draws at its `confidence`, from properties of the
+      target that are proven or declared; 'statistical': the `confidence` is asymptotic, as batch means are taken to be
+      Gaussian and the tails were audited only; 'conditional': it rests on an assumption that `detail` names.
+    - `confidence`: None for a deterministic bound, otherwise the probability with which it holds.
     - `num_samples`: gradients of the log density that it used; `detail`: what it assumes or why it is infinite.
     """
 
@@ -51,6 +53,10 @@ def on_grounds_of(likelihood: Any, bounds: tuple[GapBound, ...], normal: bool = 
         return bounds
     reason = f"quadrature resolves the {likelihood.name} likelihood, also in its tails (its errors are estimates)"
     return tuple(dataclasses.replace(bound, status="conditional", detail=bound.detail or reason) for bound in bounds)
+
+
+STATUSES = ("proven", "statistical", "conditional")
+"""What a bound may be, the best first."""
 
 
 def log_det_gap(eigenvalues: np.ndarray) -> float:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from provi.algorithms.guarantee import Guarantee
-from provi.certificates.bounds import GapBound
+from provi.certificates.bounds import STATUSES, GapBound
 from provi.certificates.certificate import Assumption, Certificate, Counterexample
-from provi.certificates.distance.bound import PosteriorBound
+from provi.certificates.distance.bound import Deferred, PosteriorBound
 from provi.families.base import AbstractFamily
 from provi.targets.base import AbstractTarget, Constant, Constants
 
@@ -22,7 +22,7 @@ class Evidence:
     """What was computed for a certificate."""
 
     bounds: tuple[GapBound, ...]
-    posterior: PosteriorBound | None
+    distance: PosteriorBound | Deferred | None
     counterexample: Counterexample | None
     num_gradients: int
     tails: Assumption | None = None
@@ -48,7 +48,7 @@ class Query:
 
 def build_certificate(
     target: AbstractTarget,
-    family: AbstractFamily,
+    family: AbstractFamily | None,
     constants: Constants,
     evidence: Evidence,
     recompute: Callable[[int], Certificate],
@@ -56,17 +56,16 @@ def build_certificate(
     """The certificate that the evidence amounts to: the smallest bound of the best status, with all its grounds."""
     found, bounds = evidence.counterexample, evidence.bounds
     status, gap, level = _verdict(bounds, found)
-    posterior = None if found is not None else evidence.posterior
+    distance = None if found is not None else evidence.distance
     return Certificate(
         status=status,
         gap=gap,
-        kl=None if posterior is None else posterior.kl,
         assumptions=(*_assumptions(constants, found), *(() if evidence.tails is None else (evidence.tails,))),
         confidence=level,
         bounds=bounds,
-        posterior=posterior,
+        distance=distance,
         counterexample=found,
-        notes=_notes(constants, family, status, bounds, posterior, found),
+        notes=_notes(constants, family, status, bounds, distance, found),
         names=target.parameter_names,
         num_gradients=evidence.num_gradients,
         recompute=recompute,
@@ -96,9 +95,9 @@ def with_guarantee(
 
 
 def _verdict(bounds: tuple[GapBound, ...], found: Counterexample | None) -> tuple[str, float | None, float | None]:
-    """Status, gap and confidence: the smallest proven bound, else the smallest conditional one."""
+    """Status, gap and confidence: the smallest proven bound, else the smallest statistical, else conditional one."""
     if found is None:
-        for status in ("proven", "conditional"):
+        for status in STATUSES:
             finite = [bound for bound in bounds if bound.status == status and math.isfinite(bound.value)]
             if finite:
                 best = min(finite, key=lambda bound: bound.value)
@@ -113,16 +112,16 @@ def _assumptions(constants: Constants, found: Counterexample | None) -> tuple[As
     return (
         concave,
         _row("strong convexity mu", constants.strong_convexity),
-        _row("smoothness M (no bound on the gap needs it)", constants.smoothness),
+        _row("smoothness M", constants.smoothness),
     )
 
 
 def _notes(
     constants: Constants,
-    family: AbstractFamily,
+    family: AbstractFamily | None,
     status: str,
     bounds: tuple[GapBound, ...],
-    posterior: PosteriorBound | None,
+    distance: PosteriorBound | Deferred | None,
     found: Counterexample | None,
 ) -> tuple[str, ...]:
     """What is missing, and what would tighten it."""
@@ -131,20 +130,20 @@ def _notes(
         return ("No certificate: every bound needs a log-concave target. The ELBO is an estimate and a lower bound.",)
     notes = []
     if concave.status not in ("proven", "declared"):
-        notes.append("If the log density is known to be concave, pass log_concave=True: the bound is then proven.")
-    if status == "none":
+        notes.append(
+            "If the log density is known to be concave, pass log_concave=True, with strong_convexity= where it is "
+            "known: the bound then no longer rests on an assumption that nobody made."
+        )
+    if status == "none" and family is not None:
         notes.append("A larger budget, a longer run, or lighter tails (see the assumptions) would give a finite bound.")
-    elif bounds and any(bound.confidence is not None for bound in bounds):
-        notes.append("The confidence level is asymptotic: it presumes that draws reach what matters (see assumptions).")
-    if posterior is None:
+    elif status == "statistical":
         notes.append(
-            "Distance to the posterior: needs strong_convexity > 0 (proven or declared) and a base with a score."
+            "Statistical: the confidence is asymptotic and presumes that draws reach what matters (see assumptions). "
+            "With strong_convexity= and smoothness= declared, and a normal base, it would hold for any number of draws."
         )
-    elif posterior.kl > 1:
-        notes.append(
-            "The bound on KL is loose under weak priors; for estimates see provi.diagnostics.importance_diagnostics."
-        )
-    if family.scale == "low_rank":
+    if distance is not None and any(bound.confidence is not None for bound in bounds):
+        notes.append("The gap and the distance to the posterior each hold at the confidence stated, not jointly.")
+    if family is not None and family.scale == "low_rank":
         notes.append("The gap of a low-rank member is bounded against all Gaussians, a larger family.")
     return tuple(notes)
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from provi.certificates.bounds import GapBound, at_most
-from provi.certificates.distance.bound import PosteriorBound
+from provi.certificates.distance.bound import Deferred, EvidenceBracket, PosteriorBound
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Counterexample:
 
 _COLOURS = {
     "proven": "green",
+    "statistical": "cyan",
     "declared": "cyan",
     "estimated": "yellow",
     "conditional": "yellow",
@@ -49,6 +50,13 @@ _COLOURS = {
     "violated": "bold red",
 }
 _LARGEST_LISTED = 5
+_VERDICTS = {
+    "proven": "Proven",
+    "statistical": "Statistical (asymptotic confidence, tails audited)",
+    "conditional": "Conditional (see the bound's assumption)",
+}
+_MUCH = 3.0
+"""How many times the statistical bound a proven one must be for the headline to name both."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,13 +73,14 @@ class Assumption:
 class Certificate:
     """What is proven of a fit.
 
-    - `status`: 'proven' when `gap` follows from proven or declared properties of the target, 'conditional' when it
-      rests on one that was not verified, 'none' when there is no bound. A Monte-Carlo bound is 'proven' at its
-      `confidence`, which is asymptotic and, where smoothness is unknown, rests on an audit of the tails: a row
-      'estimated' in `assumptions`.
+    - `status`: 'proven' when `gap` is deterministic or valid for any number of draws at its `confidence`, from proven
+      or declared properties of the target; 'statistical' when its `confidence` is asymptotic and the tails, which are
+      not known, were audited: a row in `assumptions`; 'conditional' when it rests on an assumption that was not
+      verified and is named; 'none' when there is no bound.
     - `gap`: an upper bound, in nats, on how much better the best member of the family is; None when there is none.
     - `confidence`: the probability with which `gap` holds at least; None for a deterministic bound.
     - `kl`: an upper bound on KL(q || posterior), None when there is none; `posterior`: that and what follows from it.
+      Both are computed when they are first asked for; `distance` is what computes them.
     - `bounds`: every bound that was computed; `gap` is the smallest of the best status.
     - `assumptions`: one row each. - `counterexample`: a place where an assumption fails, if one was found.
     - `theorem`, `a_priori_bound`, `a_priori_metric`: what the algorithm's theorem promised, in expectation over runs,
@@ -82,11 +91,10 @@ class Certificate:
 
     status: str
     gap: float | None
-    kl: float | None
     assumptions: tuple[Assumption, ...]
     confidence: float | None = None
     bounds: tuple[GapBound, ...] = ()
-    posterior: PosteriorBound | None = None
+    distance: PosteriorBound | Deferred | None = dataclasses.field(default=None, compare=False, repr=False)
     counterexample: Counterexample | None = None
     theorem: str | None = None
     a_priori_bound: float | None = None
@@ -97,10 +105,26 @@ class Certificate:
     recompute: Callable[[int], "Certificate"] | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
+    def statistical_gap(self) -> float | None:
+        """The smallest statistical bound, beside a proven one or instead of it."""
+        values = [bound.value for bound in self.bounds if bound.status == "statistical"]
+        return min(values) if values and math.isfinite(min(values)) else None
+
+    @property
     def conditional_gap(self) -> float | None:
         """The smallest conditional bound, beside a proven one or instead of it; `bounds` says what it assumes."""
         values = [bound.value for bound in self.bounds if bound.status == "conditional"]
         return min(values) if values and math.isfinite(min(values)) else None
+
+    @property
+    def posterior(self) -> PosteriorBound | None:
+        """The distance to the posterior; its draws are made when it is first asked for."""
+        return self.distance() if isinstance(self.distance, Deferred) else self.distance
+
+    @property
+    def kl(self) -> float | None:
+        """An upper bound on KL(q || posterior) in nats; `posterior.status` says of which kind."""
+        return None if self.posterior is None else self.posterior.kl
 
     @property
     def total_variation(self) -> float | None:
@@ -125,9 +149,8 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON; infinite bounds become null."""
-        fields = {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "recompute"
-        }
+        names = [field.name for field in dataclasses.fields(self) if field.name not in ("recompute", "distance")]
+        fields = {name: getattr(self, name) for name in (*names, "kl", "posterior")}
         return {name: _plain(value) for name, value in fields.items()}
 
     def to_json(self) -> str:
@@ -140,14 +163,13 @@ class Certificate:
         found, posterior = data["counterexample"], data["posterior"]
         return Certificate(
             **{
-                **data,
+                **{name: value for name, value in data.items() if name not in ("kl", "posterior")},
                 "assumptions": tuple(Assumption(**row) for row in data["assumptions"]),
                 "bounds": tuple(
                     GapBound(**{**row, "value": math.inf if row["value"] is None else row["value"]})
                     for row in data["bounds"]
                 ),
-                "posterior": posterior
-                and PosteriorBound(**{**posterior, "coordinate_error": tuple(posterior["coordinate_error"])}),
+                "distance": posterior and PosteriorBound.from_dict(posterior),
                 "counterexample": found
                 and Counterexample(
                     **{**found, "point": np.asarray(found["point"]), "direction": np.asarray(found["direction"])}
@@ -163,8 +185,11 @@ class Certificate:
         if self.gap is None:
             return "Not certified: no bound on the gap."
         level = "" if self.confidence is None else f" with confidence {self.confidence:g}"
-        words = "Proven" if self.status == "proven" else "Conditional (see the bound's assumption)"
-        return f"{words}: within {at_most(self.gap)} nats of the best member of the family{level}."
+        words = _VERDICTS.get(self.status, _VERDICTS["conditional"])
+        other, more = self.statistical_gap, ""
+        if self.status == "proven" and other is not None and _MUCH * other < self.gap:
+            more = f" Statistical, not proven: within {at_most(other)}."
+        return f"{words}: within {at_most(self.gap)} nats of the best member of the family{level}.{more}"
 
     def tables(self) -> tuple[Table, ...]:
         """Gap bounds, distance to the posterior, assumptions."""
@@ -223,12 +248,16 @@ def at_confidence(certificate: Certificate, confidence: float) -> Certificate:
         return None if level is None else min(level, confidence)
 
     bounds = tuple(dataclasses.replace(row, confidence=lowered(row.confidence)) for row in certificate.bounds)
-    posterior = certificate.posterior
-    if posterior is not None:
-        posterior = dataclasses.replace(posterior, confidence=min(posterior.confidence, confidence))
+    distance = certificate.distance
+    if distance is not None:
+        distance = Deferred(lambda: _at_most_confident(certificate.posterior, confidence))
     return dataclasses.replace(
-        certificate, bounds=bounds, posterior=posterior, confidence=lowered(certificate.confidence)
+        certificate, bounds=bounds, distance=distance, confidence=lowered(certificate.confidence)
     )
+
+
+def _at_most_confident(bound: PosteriorBound | None, confidence: float) -> PosteriorBound | None:
+    return None if bound is None else dataclasses.replace(bound, confidence=min(bound.confidence, confidence))
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -250,7 +279,7 @@ def _plain(value: Any) -> Any:
             return value.tolist()
         case tuple():
             return [_plain(item) for item in value]
-        case Assumption() | GapBound() | PosteriorBound() | Counterexample():
+        case Assumption() | GapBound() | PosteriorBound() | EvidenceBracket() | Counterexample():
             return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         case _:
             return value

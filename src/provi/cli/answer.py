@@ -42,13 +42,14 @@ class Answer:
 
 
 def judge(certificate: Certificate, tol: float | None, reason: str) -> Verdict:
-    """The verdict on a certificate: proven, and within `tol` where there is one; `reason` says why the run ended."""
+    """The verdict: a bound that is no condition, and within `tol` where there is one; `reason`: why the run ended."""
     gap, level = certificate.gap, "" if certificate.confidence is None else f", confidence {certificate.confidence:g}"
     if gap is None:
         violated = next((row for row in certificate.assumptions if row.status == "violated"), None)
         grounds = reason if violated is None else f"{violated.statement}: violated, {violated.reason}"
         return Verdict("not certified", f"Not certified: there is no bound on the gap. {_sentence(grounds)}".strip())
-    if certificate.status != "proven":
+    shown = {"proven": "is proven to be", "statistical": "is, statistically (not proven),"}.get(certificate.status)
+    if shown is None:
         return Verdict(
             "conditional",
             f"Not certified: the gap is at most {at_most(gap)} nats{level}, "
@@ -58,12 +59,13 @@ def judge(certificate: Certificate, tol: float | None, reason: str) -> Verdict:
         ended = f" {_sentence(reason)}" if reason else ""
         return Verdict(
             "not certified",
-            f"Not certified within tol = {tol:g}: the gap is proven to be at most {at_most(gap)} nats{level}.{ended}",
+            f"Not certified within tol = {tol:g}: the gap {shown} at most {at_most(gap)} nats{level}.{ended}",
         )
     asked = "" if tol is None else f" <= tol = {tol:g}"
+    words = "Certified" if certificate.status == "proven" else "Certified statistically (asymptotic confidence)"
     return Verdict(
         "certified",
-        f"Certified: the gap to the best member of the family is at most {at_most(gap)}{asked} nats{level}.",
+        f"{words}: the gap to the best member of the family is at most {at_most(gap)}{asked} nats{level}.",
     )
 
 

@@ -27,7 +27,7 @@ def certify(
     ],
     tol: Annotated[
         float | None,
-        typer.Option(metavar="NATS", help="Certified means a gap of at most this, in nats. Default: any proven bound."),
+        typer.Option(metavar="NATS", help="Certified means a gap of at most this, in nats. Default: any bound."),
     ] = None,
     confidence: Confidence = 0.99,
     compare: Annotated[
@@ -50,7 +50,7 @@ def certify(
       provi certify model.py:target fit.safetensors --tol 0.01
 
     \b
-    Exit code 0: a proven bound on the gap, within --tol if that is given. 1: no such
+    Exit code 0: a proven or statistical bound, within --tol if that is given. 1: no such
     bound; the last line says why. 2: bad input; one line says what.
     """
     with kept_for_the_answer(as_json or quiet):

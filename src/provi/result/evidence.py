@@ -11,41 +11,18 @@ from rich.console import Console
 from rich.table import Table
 from scipy import special
 
+from provi.certificates.distance.bound import EvidenceBracket, rounded_down_text, rounded_up_text
+
 if TYPE_CHECKING:
     from provi.result.fit import Fit
-
-
-@dataclasses.dataclass(frozen=True)
-class EvidenceBracket:
-    """`lower` <= log Z <= `upper`, in nats; every constant of prior and likelihood is in it.
-
-    - `upper`: infinite where nothing bounds the distance of q to the posterior. - `confidence`: of both together.
-    - `status`: 'proven' or 'statistical', of the weaker end; 'none' without an upper end.
-    - `proven_upper`: a proven upper end, which may be larger than a statistical one, or infinite.
-    """
-
-    lower: float
-    upper: float
-    confidence: float
-    status: str
-    proven_upper: float = math.inf
-
-    @property
-    def width(self) -> float:
-        """How much is not known."""
-        return self.upper - self.lower
-
-    def __str__(self) -> str:
-        if not math.isfinite(self.upper):
-            return f"log evidence at least {_down(self.lower)} nats; no upper bound"
-        ends = f"[{_down(self.lower)}, {_up(self.upper)}]"
-        return f"log evidence in {ends} nats ({self.status}, confidence {self.confidence:g})"
 
 
 def evidence_bracket(fit: "Fit") -> EvidenceBracket:
     """[ELBO, ELBO + bound on KL(q || posterior)], with the error of the ELBO taken off and added."""
     certificate, elbo = fit.certificate, fit.elbo
     posterior = certificate.posterior
+    if posterior is not None and posterior.evidence is not None:
+        return posterior.evidence
     deterministic = bool(certificate.bounds) and all(bound.confidence is None for bound in certificate.bounds)
     confidence = 0.99 if posterior is None else posterior.confidence
     # An ELBO from draws has a standard error, and its own share of what may go wrong.
@@ -92,7 +69,7 @@ class Comparison:
         beaten = [name for name in self.names[1:] if self.log_bayes_factor(best, name)[0] > 0]
         if len(beaten) == len(self.names) - 1:
             least = min(self.log_bayes_factor(best, name)[0] for name in self.names[1:])
-            return f"{best} has the largest evidence: by at least {_down(least)} nats ({level})."
+            return f"{best} has the largest evidence: by at least {rounded_down_text(least)} nats ({level})."
         open_ = [name for name in self.names if name != best and name not in beaten]
         return f"Not decided between {best} and {', '.join(open_)}: their brackets overlap ({level})."
 
@@ -103,9 +80,9 @@ class Comparison:
             table.add_column(column, justify="left" if column in ("", "status") else "right")
         for rank, (name, bracket) in enumerate(zip(self.names, self.brackets, strict=True)):
             low, high = self.log_bayes_factor(name, self.names[0]) if rank else (0.0, 0.0)
-            factor = f"{_down(low)} to {_up(high)}" if rank else "0"
+            factor = f"{rounded_down_text(low)} to {rounded_up_text(high)}" if rank else "0"
             share = f"{_shown(self.weights[rank, 0])} to {_shown(self.weights[rank, 1])}"
-            ends = f"{_down(bracket.lower)} to {_up(bracket.upper)}"
+            ends = f"{rounded_down_text(bracket.lower)} to {rounded_up_text(bracket.upper)}"
             table.add_row(name, str(rank), ends, factor, share, bracket.status)
         return table
 
@@ -207,11 +184,3 @@ def _check_same_data(titles: Sequence[str], fits: Sequence[Any]) -> None:
 
 def _shown(share: float) -> str:
     return f"{share:.3g}"
-
-
-def _down(value: float) -> str:
-    return "-inf" if value == -math.inf else f"{math.floor(value * 1000) / 1000:.3f}"
-
-
-def _up(value: float) -> str:
-    return "inf" if value == math.inf else f"{math.ceil(value * 1000) / 1000:.3f}"

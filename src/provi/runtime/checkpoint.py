@@ -43,14 +43,18 @@ def _content_digest(tensors: dict[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def save_checkpoint(path: Path, carry: Any, history: History, seconds: float, identity: str) -> None:
-    """Write everything needed to go on. A crash while writing leaves the previous checkpoint intact."""
+def save_checkpoint(path: Path, carry: Any, history: History, seconds: float, identity: str, segments: int = 1) -> None:
+    """Write everything needed to go on. A crash while writing leaves the previous checkpoint intact.
+
+    `segments`: calls that this run was made in so far, the present one included.
+    """
     tensors = {f"carry/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(carry))}
     tensors["history"] = history.as_array()
     metadata = {
         "format": _FORMAT,
         "identity": identity,
         "seconds": json.dumps(seconds),
+        "segments": json.dumps(segments),
         "digest": _content_digest(tensors),
     }
     temporary = path.with_name(path.name + ".tmp")
@@ -59,6 +63,17 @@ def save_checkpoint(path: Path, carry: Any, history: History, seconds: float, id
     with open(temporary, "rb") as handle:
         os.fsync(handle.fileno())
     os.replace(temporary, path)
+
+
+def saved_segments(path: Path) -> int:
+    """In how many calls the run that was saved at `path` was made; 0 where there is no checkpoint."""
+    if not path.exists():
+        return 0
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return int(json.loads((file.metadata() or {}).get("segments", "1")))
+    except SafetensorError as error:
+        raise ValueError(f"checkpoint {path} is damaged or not a checkpoint ({error}). {_REMEDY}") from None
 
 
 def load_checkpoint(path: Path, like: Any, identity: str) -> tuple[Any, History, float]:

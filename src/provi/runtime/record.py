@@ -72,7 +72,7 @@ class Outcome(enum.Enum):
     """The reason a run ended. `fit.outcome.value` is a sentence for people."""
 
     COMPLETED = "all planned steps were taken"
-    TOLERANCE = "the gap is proven to be within the tolerance"
+    TOLERANCE = "the bound on the gap is within the tolerance"
     CONDITIONAL = "the gap is within the tolerance under an assumption that was not verified"
     STATIONARY = "the iterates look stationary; a heuristic, nothing is proven"
     TIME_BUDGET = "the time budget was used up"

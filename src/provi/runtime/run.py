@@ -12,7 +12,7 @@ import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, without_guarantee
 from provi.core.arguments import check_count, check_positive, double_precision
-from provi.runtime.checkpoint import fingerprint, load_checkpoint, save_checkpoint
+from provi.runtime.checkpoint import fingerprint, load_checkpoint, save_checkpoint, saved_segments
 from provi.runtime.loop import (
     LARGEST_REJECTIONS,
     Carry,
@@ -144,7 +144,7 @@ class _Driver:
         """Begin at `start`, or where the checkpoint left off."""
         self.carry: Carry = initial_carry(self.parts[0], start)
         self.good_state = self.small_state
-        self.history, self.spent = History(), 0.0
+        self.history, self.spent, self.segments = History(), 0.0, 1
         self.identity = fingerprint(*self.parts, start, jnp.asarray(self.seed)) if self.path else ""
         if resume and self.path is None:
             raise ValueError("resume=True needs checkpoint=, the path of the file to resume from.")
@@ -152,7 +152,7 @@ class _Driver:
             places = places_of(self.carry)
             del self.carry  # a table need not be there twice
             loaded, self.history, self.spent = load_checkpoint(self.path, places, self.identity)
-            self.carry = put_back(loaded, places)
+            self.carry, self.segments = put_back(loaded, places), saved_segments(self.path) + 1
         self.began = self.saved = time.monotonic()
 
     @property
@@ -253,7 +253,7 @@ class _Driver:
 
     def save(self) -> None:
         if self.path is not None and not is_lost(self.carry):
-            save_checkpoint(self.path, self.carry, self.history, self.seconds, self.identity)
+            save_checkpoint(self.path, self.carry, self.history, self.seconds, self.identity, self.segments)
             self.saved = time.monotonic()
 
     def result(self, outcome: Outcome) -> Run:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -13,6 +14,7 @@ from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient
 from provi.algorithms.natural.iterative_natural_gradient import IterativeNaturalGradient, estimated_elbo
 from provi.certificates.bounds import GapBound
 from provi.certificates.build import Evidence, Query
+from provi.certificates.distance.bound import Deferred
 from provi.certificates.distance.posterior import dual_posterior_bound
 from provi.certificates.dual.bounds import LARGEST_FACTORISED, dual_bounds, iterative_bounds, refuted_site
 from provi.certificates.dual.dual_pass import dual_negative_elbo, inner_factor
@@ -82,17 +84,20 @@ class Dual(AbstractStructure):
         del constants
         bounds = dual_bounds(self.target, self.family, point) if query.known is None else query.known
         refuted = refuted_site(self.target, self.family, point)
-        posterior = None
+        distance = None
         if refuted is None:
-            posterior = dual_posterior_bound(
-                self.target,
-                self.family,
-                point,
-                confidence=query.confidence,
-                seed=query.seed,
-                effort=query.effort,
+            distance = Deferred(
+                partial(
+                    dual_posterior_bound,
+                    self.target,
+                    self.family,
+                    point,
+                    confidence=query.confidence,
+                    seed=query.seed,
+                    effort=query.effort,
+                )
             )
-        return Evidence(bounds, posterior, refuted, len(bounds))
+        return Evidence(bounds, distance, refuted, len(bounds))
 
     def difference(self, point: DualPoint, other: DualPoint, *, delta: float, seed: int) -> Difference:
         """Without draws."""

@@ -1,6 +1,7 @@
 """Linear models: natural gradient with exact expectations, stopped by a deterministic certificate."""
 
 import dataclasses
+from functools import partial
 from typing import ClassVar
 
 from provi.algorithms.natural.natural_gradient import NaturalGradient, first_location
@@ -8,6 +9,7 @@ from provi.algorithms.natural.site_table import SiteTable
 from provi.certificates.bounds import GapBound
 from provi.certificates.build import Evidence, Query
 from provi.certificates.comparison import linear_difference_bound
+from provi.certificates.distance.bound import Deferred
 from provi.certificates.distance.posterior import linear_posterior_bound
 from provi.certificates.linear.bounds import linear_model_bounds, refuted_link
 from provi.families.base import AbstractFamily
@@ -94,17 +96,20 @@ class Linear(AbstractStructure):
         model = self.model
         bounds = linear_model_bounds(model, self.family, point) if query.known is None else query.known
         refuted = refuted_link(model, point)
-        posterior = None
+        distance = None
         if refuted is None:
-            posterior = linear_posterior_bound(
-                self.target,
-                self.family,
-                point,
-                confidence=query.confidence,
-                seed=query.seed,
-                effort=query.effort,
+            distance = Deferred(
+                partial(
+                    linear_posterior_bound,
+                    self.target,
+                    self.family,
+                    point,
+                    confidence=query.confidence,
+                    seed=query.seed,
+                    effort=query.effort,
+                )
             )
-        return Evidence(bounds, posterior, refuted, len(bounds))
+        return Evidence(bounds, distance, refuted, len(bounds))
 
     def difference(self, point: Point, other: Point, *, delta: float, seed: int) -> Difference:
         """Without draws."""

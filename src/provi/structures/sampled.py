@@ -1,13 +1,16 @@
 """Bounds and differences from draws, for any log-concave density: what black boxes and whitened rounds share."""
 
+import math
+from functools import partial
 from typing import Any, ClassVar
 
 from provi.certificates.build import Evidence, Query
 from provi.certificates.comparison import difference_upper_bound
+from provi.certificates.distance.bound import Deferred
 from provi.certificates.distance.posterior import posterior_bound
-from provi.certificates.monte_carlo.bounds import fewest_gradients, monte_carlo_bounds
+from provi.certificates.monte_carlo.bounds import FEWEST_DRAWS, fewest_gradients, monte_carlo_bounds
 from provi.certificates.monte_carlo.convexity import find_negative_curvature
-from provi.certificates.monte_carlo.tail_audit import audit_tails
+from provi.certificates.monte_carlo.tail_audit import audit_lines, audit_tails
 from provi.families.location_scale import LocationScale, Point
 from provi.structures.base import AbstractStructure, Difference
 from provi.targets.base import AbstractTarget, Constants
@@ -23,9 +26,10 @@ class AbstractSampled(AbstractStructure):
         return sampled_evidence(self.target, self.family, point, constants, query)
 
     def difference(self, point: Point, other: Point, *, delta: float, seed: int) -> Difference:
-        """With common draws."""
+        """With common draws, and what they may miss of `point`; what they miss of `other` is on the safe side."""
         value, spent = difference_upper_bound(self.target, self.family, point, other, delta=delta, seed=seed)
-        return Difference(value, spent, deterministic=False)
+        hidden = audit_lines(self.target, point, seed=seed).hidden(spent // 2)[1]
+        return Difference(value + hidden, spent, deterministic=False)
 
 
 def sampled_evidence(
@@ -39,9 +43,11 @@ def sampled_evidence(
             return Evidence((), None, found, 0)
     if query.max_gradients < fewest_gradients(target.dim):
         return Evidence((), None, None, 0)
-    tails = audit_tails(target, family, point, constants, query.seed)
-    if tails.status == "violated":
-        return Evidence((), None, None, 0, tails)
+    lines = audit_lines(target, point, seed=query.seed)
+    if lines.counterexample is not None:
+        return Evidence((), None, lines.counterexample, 0)
+    tails = audit_tails(lines, family, point, constants, FEWEST_DRAWS)
+    refused = tails.status == "violated"
     result = monte_carlo_bounds(
         target,
         family,
@@ -50,8 +56,15 @@ def sampled_evidence(
         seed=query.seed,
         max_gradients=query.max_gradients,
         wanted=query.wanted,
+        hidden=lines.hidden,
+        only_proven=refused,
     )
-    posterior = None
+    if refused:
+        # What holds for any number of draws needs no audit.
+        bounds = tuple(bound for bound in result.bounds if math.isfinite(bound.value))
+        return Evidence(bounds, None, None, result.num_gradients, None if bounds else tails)
+    distance = None
     if result.counterexample is None:
-        posterior = posterior_bound(target, family, point, confidence=query.confidence, seed=query.seed)
-    return Evidence(result.bounds, posterior, result.counterexample, result.num_gradients, tails)
+        level = {"confidence": query.confidence, "seed": query.seed, "effort": query.effort}
+        distance = Deferred(partial(posterior_bound, target, family, point, **level))
+    return Evidence(result.bounds, distance, result.counterexample, result.num_gradients, tails)

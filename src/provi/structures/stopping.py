@@ -9,6 +9,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from provi.certificates.bounds import GapBound, at_most, spend
 from provi.certificates.build import DEFAULT_GRADIENTS
 from provi.certificates.certificate import Certificate, at_confidence
 from provi.families.location_scale import Point
+from provi.runtime.checkpoint import saved_segments
 from provi.runtime.record import Outcome
 from provi.runtime.run import Run, run
 from provi.structures.base import AbstractStructure, Answer, Request, certificate_seed
@@ -155,8 +157,8 @@ def run_proven(
 class SampledStop:
     """Tries the certificate as the estimated gap falls; where the target is not log-concave, asks for stationarity.
 
-    The k-th try is the one at a gap of _FIRST_TRY * _NEXT_TRY^k * tol, so a resumed run does not repeat one, and it
-    spends the share 2^-(k+1) of the error probability.
+    The k-th try is the one at a gap of _FIRST_TRY * _NEXT_TRY^k * tol, and it spends the share 2^-(k+1) of the error
+    probability of this call (`error_level`).
 
     **Arguments:**
 
@@ -168,6 +170,7 @@ class SampledStop:
         self, structure: AbstractStructure, algorithm: AbstractAlgorithm, request: Request, spent: int
     ) -> None:
         self.structure, self.algorithm, self.request = structure, algorithm, request
+        self.level = error_level(request)
         self.began = time.monotonic()
         self.run_gradients = 0
         self.tries = 0
@@ -198,16 +201,22 @@ class SampledStop:
         self.tries = level + 1
         self.certificate = self.certify(state.point, level, int(state.step))
         self.stationary = still and self.certificate.status == "none"
-        return self.reached or self.stationary or level == MOST_TRIES - 1
+        return self.reached or self.limited or self.stationary or level == MOST_TRIES - 1
 
     @property
     def reached(self) -> bool:
         """Whether the last certificate is within the tolerance."""
         return self.certificate is not None and _within(self.certificate, self.request)
 
+    @property
+    def limited(self) -> bool:
+        """Whether draws, and no longer q, keep the proven bound above the tolerance: the statistical one is within."""
+        return self.certificate is not None and _limited(self.certificate, self.request)
+
     def last_certificate(self, found: Run) -> Certificate:
         """The certificate of the result: the one that ended the run, or another try."""
-        if self.certificate is not None and (self.reached or self.stationary):
+        ended = found.outcome is Outcome.TOLERANCE and self.limited
+        if self.certificate is not None and (self.reached or self.stationary or ended):
             return self.certificate
         return self.certify(found.point, min(self.tries, MOST_TRIES), found.num_steps + 1)
 
@@ -218,6 +227,12 @@ class SampledStop:
         if self.stationary:
             return Outcome.STATIONARY, "the approximation has stopped moving (a heuristic: nothing is proven)"
         shown = "none" if certificate.gap is None else at_most(certificate.gap)
+        if self.limited and certificate.gap is not None and certificate.statistical_gap is not None:
+            message = (
+                f"the gap is at most {at_most(certificate.statistical_gap)} <= tol = {self.request.tol:g} nats "
+                f"statistically; what is proven of it from as many draws as there were is {shown}"
+            )
+            return Outcome.COMPLETED, message
         message = (
             f"the estimated gap is far below tol = {self.request.tol:g}, but the bound that could be shown is {shown}"
         )
@@ -230,7 +245,7 @@ class SampledStop:
         """
         certificate = self.structure.certificate(
             point,
-            confidence=1 - spend(1 - self.request.confidence, level),
+            confidence=1 - spend(self.level, level),
             seed=certificate_seed(self.request.seed, step),
             wanted=self.request.tol,
             max_gradients=self._affordable(),
@@ -291,11 +306,11 @@ def run_rounds(structure: AbstractStructure, run_round: Callable[[int], Run], ro
 
     `run_round(index)` makes one, from where the last one ended; its point is a member of the structure's family.
     """
-    gradients = request.budget.gradients
+    gradients, total = request.budget.gradients, error_level(request)
     found, spent = None, 0
     for index in range(rounds):
         found = run_round(index)
-        level = spend(1 - request.confidence, index) if rounds > 1 else 1 - request.confidence
+        level = spend(total, index) if rounds > 1 else total
         certificate = structure.certificate(
             found.point,
             confidence=1 - level,
@@ -305,7 +320,8 @@ def run_rounds(structure: AbstractStructure, run_round: Callable[[int], Run], ro
         )
         certificate = at_confidence(certificate, request.confidence)
         spent += found.gradient_evaluations + certificate.num_gradients
-        if _within(certificate, request) or not found.outcome.ok or certificate.status == "none":
+        enough = _within(certificate, request) or _limited(certificate, request)
+        if enough or not found.outcome.ok or certificate.status == "none":
             break
     assert found is not None  # rounds >= 1
     otherwise = None
@@ -314,6 +330,22 @@ def run_rounds(structure: AbstractStructure, run_round: Callable[[int], Run], ro
         otherwise = found.outcome, f"{found.message}; {shown}"
     spent -= found.gradient_evaluations  # which `_explained` counts
     return Answer(_explained(found, certificate, request, spent, otherwise), certificate)
+
+
+def error_level(request: Request) -> float:
+    """The error probability that this call may spend: half of it, a quarter, ... where a run can be, or was, resumed.
+
+    Each call of a run in several of them issues certificates; all that were issued hold together.
+    """
+    path, error = request.options.get("checkpoint"), 1 - request.confidence
+    if path is None:
+        return error
+    return spend(error, saved_segments(Path(path)) if request.options.get("resume") else 0)
+
+
+def _limited(certificate: Certificate, request: Request) -> bool:
+    """Whether the proven bound is above the tolerance for want of draws only: the statistical one is within it."""
+    return certificate.status == "proven" and (certificate.statistical_gap or math.inf) <= request.tol
 
 
 def _within(certificate: Certificate, request: Request) -> bool:
@@ -342,6 +374,8 @@ def _reached(certificate: Certificate, request: Request) -> tuple[Outcome, str]:
     words += "" if level is None else f", confidence {level:g}"
     if certificate.status == "proven":
         return Outcome.TOLERANCE, f"the gap is proven to be {words}"
+    if certificate.status == "statistical":
+        return Outcome.TOLERANCE, f"the gap is {words} (statistical: asymptotic, tails audited and not known)"
     best = min((b for b in certificate.bounds if b.status == "conditional"), key=lambda bound: bound.value)
     return Outcome.CONDITIONAL, f"the gap is {words}, if what it assumes holds: {best.detail}"
 

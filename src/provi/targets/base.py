@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -169,6 +170,10 @@ class AbstractTarget(eqx.Module):
         """The same density as a linear model (an `AbstractLinearModel`), if it is one; else `None`."""
         return None
 
+    def widened(self) -> "AbstractTarget":
+        """The same density computed in float64, of the same data: what a certificate of a given q is computed with."""
+        return in_double(self)
+
     def curvature_lower_bound(self) -> np.ndarray | None:
         """The first of `curvature_bounds`, where it can be had for less than both."""
         bounds = self.curvature_bounds()
@@ -202,6 +207,15 @@ class AbstractFiniteSum(AbstractTarget):
     def minibatch_potential(self, z: Vector, indices: Indices) -> Scalar:
         """prior(z) + num_terms * mean of the terms at `indices`: unbiased when they are drawn uniformly."""
         return self.prior_potential(z) + self.num_terms * jnp.mean(self.term_potentials(z, indices))
+
+
+def in_double(tree: Any) -> Any:
+    """A pytree with its floating arrays in float64; those that are so already are not copied."""
+
+    def widen(leaf: Any) -> Any:
+        return jnp.asarray(leaf, np.float64) if eqx.is_inexact_array(leaf) and leaf.dtype != np.float64 else leaf
+
+    return jax.tree.map(widen, tree)
 
 
 def read_points(z: Any, dim: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from provi.core.captured import captured
 from provi.core.lanczos import extreme_eigenvalues
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 from provi.targets.assumptions import Assumptions, confront, declare, proven_bounds, proven_or
-from provi.targets.base import AbstractTarget, Constants
+from provi.targets.base import AbstractTarget, Constants, in_double
 from provi.targets.parameters import check_density, element_names, read_example
 from provi.targets.transforms.constraints import (
     constrained,
@@ -153,6 +153,16 @@ class LogDensity(AbstractTarget):
     def potential(self, z: Vector) -> Scalar:
         """-fn(z); with constraints -fn(f(z)) - log |det f'(z)|."""
         return -jnp.asarray(self._log_density(z), self.dtype)
+
+    @double_precision
+    def widened(self) -> "LogDensity":
+        """With its own arrays and its parameters in float64; arrays that `fn` closes over are promoted by JAX."""
+        if self.dtype == np.float64:
+            return self
+        wide = in_double(self)
+        unravel = ravel_pytree(in_double(self.unravel(self.start)))[1]
+        object.__setattr__(wide, "unravel", unravel)
+        return wide
 
     @double_precision
     def constrain(self, z: Any) -> Any:

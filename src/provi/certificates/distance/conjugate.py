@@ -174,7 +174,7 @@ class RowProblem(AbstractProblem):
 def inverse_hessians(problem: RowProblem, places: np.ndarray) -> np.ndarray:
     """The inverse of the Hessian of f at each row of `places`: (rows, d, d)."""
     rows = problem.root if problem.design is None else np.asarray(problem.design) @ problem.root
-    weights = np.asarray(_weights(_cast(problem, np.float64), places))
+    weights = np.asarray(_weights(in_floating_type(problem, np.float64), places))
     prior = np.asarray(problem.prior_curvature)
     return np.stack([np.linalg.inv(prior + rows.T @ (np.maximum(w, 0)[:, None] * rows)) for w in weights])
 
@@ -271,25 +271,23 @@ class _Search:
     def run(self, dtype: Any, tolerance: float, active: np.ndarray | None = None) -> None:
         """L-BFGS on the `active` rows in this floating type, until their remainders are below `tolerance`."""
         active = np.arange(len(self.points)) if active is None else active
-        points, inverse = self.points[active].astype(dtype), self.inverse.astype(dtype)
-        w = self.places[active].astype(dtype)
-        gradient = self._slopes(w) - points
+        points, w = self.points[active].astype(dtype), self.places[active].astype(dtype)
+        gradient, remainder = self._slopes(w, points)
         pairs: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         step, best = -gradient, np.full(len(active), np.inf, dtype)
         stalled = np.zeros(len(active), int)
         for _ in range(_MOST_PASSES):
-            remainder = 0.5 * np.sum((gradient @ inverse.T) ** 2, axis=1)
             better = remainder < 0.5 * best
             stalled, best = np.where(better, 0, stalled + 1), np.fmin(remainder, best)
             going = ~(remainder <= tolerance) & (stalled < _PATIENCE)
             if not going.all():
                 self.places[active[~going]] = w[~going]
-                keep = (active, points, w, gradient, step, best, stalled)
-                active, points, w, gradient, step, best, stalled = (x[going] for x in keep)
+                keep = (active, points, w, gradient, remainder, step, best, stalled)
+                active, points, w, gradient, remainder, step, best, stalled = (x[going] for x in keep)
                 pairs = [(a[going], b[going], c[going]) for a, b, c in pairs]
             if not len(active):
                 return
-            trial = self._slopes(w + step) - points
+            trial, left = self._slopes(w + step, points)
             change = trial - gradient
             finite = np.isfinite(change).all(axis=1)
             # Convex: past the minimum along the step the slope must have shrunk.
@@ -300,7 +298,7 @@ class _Search:
             scale = np.where(useful, 1 / np.where(useful, curvature, 1), 0).astype(dtype)
             pairs = [*pairs[1 - _MEMORY :], (step, change, scale)]
             w = np.where(accepted[:, None], w + step, w)
-            gradient = np.where(accepted[:, None], trial, gradient)
+            gradient, remainder = np.where(accepted[:, None], trial, gradient), np.where(accepted, left, remainder)
             # A trial that taught nothing is tried again closer by.
             step = np.where((accepted | useful)[:, None], -_quasi_newton(gradient, pairs), step / 4)
         self.places[active] = w
@@ -318,39 +316,39 @@ class _Search:
     def _evaluate(self, rows: np.ndarray, dtype: Any) -> np.ndarray:
         """The bounds at the places of these rows, and their remainders."""
         # What float32 holds of a place and of a point is exact in float64.
-        w = self.places[rows].astype(dtype)
-        points = self.points[rows]
-        found = self._in_chunks(_evaluate, dtype, w)
-        value, gradient, value_error, gradient_error = (np.asarray(x, np.float64) for x in found)
-        norm = np.linalg.norm((gradient - points) @ self.inverse.T, axis=1) + 2 * self.largest * gradient_error
-        remainder = 0.5 * norm**2
+        w, points = self.places[rows].astype(dtype), self.points[rows]
+        found = self._in_chunks(_evaluate_residual, dtype, w, points)
+        value, norm, value_error, gradient_error = (np.asarray(x, np.float64) for x in found)
+        remainder = 0.5 * (norm * (1 + 8 * self.problem.dim * _EPS) + 2 * self.largest * gradient_error) ** 2
         terms = points * w
         upper = np.sum(terms, axis=1) - value + remainder + value_error
         upper = upper + 4 * self.problem.dim * _EPS * np.sum(np.abs(terms), axis=1)
         self.upper[rows] = np.fmin(self.upper[rows], np.where(np.isfinite(upper), upper, np.inf))
         return remainder
 
-    def _slopes(self, w: np.ndarray) -> np.ndarray:
+    def _slopes(self, w: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Residuals at w, and their remainders."""
         self.passes += 1
-        return self._in_chunks(_slopes, w.dtype, w)[0]
+        found = self._in_chunks(_residual, w.dtype, w, points)
+        return found[0], found[1]
 
-    def _in_chunks(self, function: Any, dtype: Any, w: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _in_chunks(self, function: Any, dtype: Any, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
         """A call for each chunk of rows, the last one padded: one program for all."""
-        size = self.problem.chunk
-        self.evaluations += len(w)
+        size, count = self.problem.chunk, len(arrays[0])
+        self.evaluations += count
         if dtype not in self.data:
-            self.data[dtype] = _cast(self.problem, dtype)
+            self.data[dtype] = in_floating_type(self.problem, dtype), jnp.asarray(self.inverse, dtype)
         parts = []
-        for start in range(0, len(w), size):
-            part = w[start : start + size]
-            padded = (
-                np.concatenate([part, np.zeros((size - len(part), w.shape[1]), dtype)]) if len(part) < size else part
-            )
-            parts.append(tuple(np.asarray(x)[: len(part)] for x in function(self.data[dtype], padded)))
+        for start in range(0, count, size):
+            real = min(size, count - start)
+            chunk = [array[start : start + size] for array in arrays]
+            if real < size:
+                chunk = [np.concatenate([x, np.zeros((size - real, x.shape[1]), x.dtype)]) for x in chunk]
+            parts.append(tuple(np.asarray(x)[:real] for x in function(*self.data[dtype], *chunk)))
         return tuple(np.concatenate(each) for each in zip(*parts, strict=True))
 
 
-def _cast(problem: AbstractProblem, dtype: Any) -> AbstractProblem:
+def in_floating_type(problem: AbstractProblem, dtype: Any) -> AbstractProblem:
     """A row problem with its arrays in `dtype`, on the device once for all; a density stays what it is."""
     if isinstance(problem, DensityProblem):
         return problem
@@ -362,12 +360,23 @@ def _is_real(leaf: Any) -> bool:
 
 
 @eqx.filter_jit
-def _slopes(problem: AbstractProblem, w: Any) -> tuple[Any]:
-    return (problem.slopes(jnp.asarray(w)),)
+def _residual(problem: AbstractProblem, inverse: Any, w: Any, points: Any) -> tuple[Any, Any]:
+    """grad f(w) - u, and half the square of its norm in the inverse of H."""
+    residual = problem.slopes(jnp.asarray(w)) - jnp.asarray(points)
+    return residual, 0.5 * jnp.sum((residual @ inverse.T) ** 2, axis=1)
 
 
 @eqx.filter_jit
-def _evaluate(problem: AbstractProblem, w: Any) -> tuple[Any, Any, Any, Any]:
+def _evaluate_residual(problem: AbstractProblem, inverse: Any, w: Any, points: Any) -> tuple[Any, Any, Any, Any]:
+    """f, the norm of the residual in the inverse of H in float64, and the errors of f and of the gradient."""
+    value, gradient, value_error, gradient_error = problem.evaluate(jnp.asarray(w))
+    residual = gradient.astype(jnp.float64) - jnp.asarray(points)
+    return value, jnp.linalg.norm(residual @ inverse.T.astype(jnp.float64), axis=1), value_error, gradient_error
+
+
+@eqx.filter_jit
+def evaluate(problem: AbstractProblem, w: Any) -> tuple[Any, Any, Any, Any]:
+    """`AbstractProblem.evaluate`, compiled."""
     return problem.evaluate(jnp.asarray(w))
 
 

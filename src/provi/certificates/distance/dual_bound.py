@@ -43,14 +43,14 @@ from scipy import special
 from provi.certificates.distance.conjugate import (
     AbstractProblem,
     RowProblem,
-    _cast,
-    _evaluate,
     conjugates,
+    evaluate,
+    in_floating_type,
     inverse_hessians,
 )
 from provi.certificates.distance.growth import RadialGrowth, radial_growth
 
-_FIRST_PAIRS, _LARGEST_PILOT, _ROUNDS, _DAMPING = 64, 256, 8, 0.7
+_PILOT_PAIRS, _ROUNDS, _MOST_FAILURES, _DAMPING = 192, 8, 2, 0.7
 _HESSIAN_WORK, _MOST_HESSIANS = 2e9, 128
 _WORTH = 0.02
 """Gain, relative to the bound, from which another step of the dual fit is worth its draws."""
@@ -59,7 +59,7 @@ _ABOVE, _BELOW, _FEWEST_DEVIATIONS = 5.0, 1.5, 8.0
 """Y is clipped at these multiples of the deviations of the pilot from its median, and no nearer than this number
 of its standard deviations."""
 
-_SHARE_OF_TAIL, _ACCURACY, _WANTED_WIDTH, _WANTED_TAIL, _LARGEST_TAIL = 0.5, 0.01, 0.04, 0.2, 1.0
+_SHARE_OF_TAIL, _ACCURACY, _WANTED_WIDTH, _WANTED_TAIL, _LARGEST_TAIL = 0.5, 0.01, 0.04, 0.15, 0.5
 FEWEST_PAIRS, MOST_PAIRS, MOST_CHECKED = 256, 32_768, 65_536
 
 _AT_ONCE, _LARGEST_ROUGH = 4096, 4000
@@ -129,14 +129,14 @@ def dual_bound(
     exceeding, seen = int(np.sum(~(values <= high))), count
     if exceeding > 0.1 * count:
         return None
-    allowed = int(2 * effort * affordable - 2 * count)
+    allowed = int(4 * effort * affordable)
     more = _pairs_for_tail(mean, tail, high, delta, count, min(allowed, int(effort * MOST_CHECKED)))
     if more:
         found, evaluations = draws.exceeding(rng, more, high, mean)
         exceeding, seen, used = exceeding + found, seen + more, used + evaluations
     clipped = np.clip(values, low, high)
     error = draws.constant_error
-    statistical = _skewed(np.where(np.isfinite(values), values, high), delta) + error
+    statistical = skewed_bound(np.where(np.isfinite(values), values, high), delta) + error
     proven = _bernstein(clipped, high - low, math.log(2 / ((1 - _SHARE_OF_TAIL) * delta))) + error
     probability = float(special.betaincinv(exceeding + 1, seen - exceeding, 1 - _SHARE_OF_TAIL * delta))
     proven += tail.mean_beyond(probability, high)
@@ -198,44 +198,45 @@ class _Draws:
 
 
 def _potentials(problem: AbstractProblem, w: np.ndarray) -> np.ndarray:
-    size, data, parts = problem.chunk, _cast(problem, np.float64), []
+    size, data, parts = problem.chunk, in_floating_type(problem, np.float64), []
     for start in range(0, len(w), size):
         part = w[start : start + size]
         padded = np.concatenate([part, np.zeros((size - len(part), w.shape[1]))]) if len(part) < size else part
-        value, _, error, _ = (np.asarray(x)[: len(part)] for x in _evaluate(data, jnp.asarray(padded)))
+        value, _, error, _ = (np.asarray(x)[: len(part)] for x in evaluate(data, jnp.asarray(padded)))
         parts.append(value + error)
     return np.concatenate(parts)
 
 
 def _pilot(draws: _Draws, rng: np.random.Generator) -> tuple[_Draws, np.ndarray, int, int] | None:
-    """The dual fit: the best A met, the values of Y at it, passes that a row needs, evaluations spent."""
+    """The dual fit: the best A met, the values of Y at it, passes that a row needs, evaluations spent.
+
+    All rounds use the same draws, so that two of them differ by little but A.
+    """
     best: tuple[float, _Draws, np.ndarray, int] | None = None
-    dim, count, used, scale = draws.base.dim, _FIRST_PAIRS, 0, 1.0
-    step = np.eye(dim)
+    dim, used, scale, failures = draws.base.dim, 0, 1.0, 0
+    half, step = rng.standard_normal((_PILOT_PAIRS, dim)), np.eye(dim)
     for _ in range(_ROUNDS):
-        half = rng.standard_normal((count, dim))
         found = draws.values(half, _ACCURACY * scale)
         if found is None:
             return None
         values, places, evaluations = found
         used += evaluations
         finite = np.isfinite(values)
-        if finite.mean() < 0.9:
-            break
-        mean, error = float(values[finite].mean()), float(values[finite].std()) / math.sqrt(count)
-        scale = max(abs(mean), error, 1e-9)
+        mean = float(values[finite].mean()) if finite.mean() > 0.9 else math.inf
+        if best is None and not math.isfinite(mean):
+            return None
         if best is None or mean < best[0]:
-            settled = best is not None and mean > best[0] - _WORTH * scale
-            best = (mean, draws, values[finite], math.ceil(evaluations / (2 * count)))
+            settled = best is not None and mean > best[0] - _WORTH * abs(mean)
+            best = (mean, draws, values[finite], math.ceil(evaluations / (2 * len(half))))
+            scale = max(abs(mean), float(values[finite].std()) / math.sqrt(len(half)), 1e-9)
             step, gain = _dual_step(draws.problem, np.concatenate([half, -half]), places)
             if settled or gain < _WORTH * scale:
                 break
-        elif mean - best[0] < _WORTH * scale + 2 * error:
-            break
         else:  # too far: the potential is far from a quadratic
-            step = _half_step(step)
+            step, failures = _half_step(step), failures + 1
+            if failures > _MOST_FAILURES:
+                break
         draws = _Draws(draws.base, draws.energy, best[1].factor @ step)
-        count = min(2 * count, _LARGEST_PILOT)
     return None if best is None else (best[1], best[2], best[3], used)
 
 
@@ -333,7 +334,7 @@ def _bernstein(values: np.ndarray, width: float, log_term: float) -> float:
     )
 
 
-def _skewed(values: np.ndarray, delta: float) -> float:
+def skewed_bound(values: np.ndarray, delta: float) -> float:
     """Student's bound with Johnson's (1978) correction for skewness: right to second order for means of any law."""
     count, mean, spread = len(values), float(np.mean(values)), float(np.std(values, ddof=1))
     quantile = -float(special.stdtrit(count - 1, delta))

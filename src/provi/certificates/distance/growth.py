@@ -86,6 +86,8 @@ def radial_growth(problem: RowProblem) -> RadialGrowth | None:
     data = float(np.linalg.eigvalsh(total)[0]) - 1e-9 * float(np.trace(total)) - least
     if not (least > 0 and data > _LEAST_DATA):
         return None
+    if not _promising(problem, rows, weights, data):
+        return None
     fourth, third = _fourth_order(rows, weights * (1 + 3e-7)), _third_order(rows, thirds)
     gradient = rows.T @ slopes + np.asarray(problem.prior_gradient)
     radii = np.linspace(0.0, _LARGEST_RADIUS, _CELLS + 1)
@@ -98,6 +100,14 @@ def radial_growth(problem: RowProblem) -> RadialGrowth | None:
     rising = np.concatenate([[0.0], np.cumsum(bend * step)])
     values = np.concatenate([[0.0], np.cumsum(rising[:-1] * step + 0.5 * bend * step**2)])
     return RadialGrowth(float(np.linalg.norm(gradient)) * (1 + 1e-6) + 1e-9, radii, rising, values)
+
+
+def _promising(problem: RowProblem, rows: np.ndarray, weights: np.ndarray, data: float) -> bool:
+    """Whether F* could reach an ordinary |u| if the rows were a cloud without direction: else spare the forms."""
+    dim, lengths = rows.shape[1], np.sum(rows**2, axis=1)
+    fourth = 3 / (dim + 2) * float(np.sum(weights * lengths**2)) / dim
+    slowest = 0.5 * (problem.likelihood.curvature_decay or 0.0)
+    return data * math.sqrt(math.pi * data / max(4 * slowest * fourth, 1e-300)) > math.sqrt(dim)
 
 
 def _pairs(dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -6,13 +6,19 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from provi.certificates.distance.bound import PosteriorBound, total_variation
+from provi.certificates.distance.bound import PosteriorBound
 from provi.certificates.distance.dual_bound import DualBound, dual_bound
-from provi.certificates.distance.problems import density_problem, dual_problem, linear_problem
+from provi.certificates.distance.problems import (
+    curvature_lower_bound,
+    density_problem,
+    dual_problem,
+    linear_problem,
+)
+from provi.certificates.distance.smooth import smooth_posterior_bound
 from provi.families.bases import Normal
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale, Point
-from provi.targets.base import AbstractTarget, outer_spectrum
+from provi.targets.base import AbstractTarget
 from provi.targets.linear_model import AbstractLinearModel
 
 _LARGEST_DENSE, _LARGEST_SITES = 2000, 2000
@@ -61,9 +67,23 @@ def dual_posterior_bound(
 def posterior_bound(
     target: AbstractTarget, family: LocationScale, point: Point, *, confidence: float, seed: int, effort: float = 1.0
 ) -> PosteriorBound | None:
-    """For any density with a lower bound H of its Hessian; None where there is none, or q is not Gaussian."""
-    if target.dim > _LARGEST_DENSE or not isinstance(family.base, Normal):
+    """For any density with a lower bound H of its Hessian; None where there is none.
+
+    A q that is not Gaussian needs a score, and fourth moments for its confidence.
+    """
+    if target.dim > _LARGEST_DENSE:
         return None
+    if not isinstance(family.base, Normal):
+        if not (family.base.has_score and family.base.has_fourth_moment(family.dim)):
+            return None
+
+        def sample(key: Any, count: int) -> Any:
+            return family.sample(key, point, count)
+
+        def log_prob(z: Any) -> Any:
+            return family.log_prob(point, z)
+
+        return smooth_posterior_bound(target, sample, log_prob, confidence=confidence, seed=seed)
     curvature = curvature_lower_bound(target)
     if curvature is None:
         return None
@@ -72,17 +92,6 @@ def posterior_bound(
     bound = dual_bound(problem, energy, delta=1 - confidence, seed=seed, most_evaluations=allowed, effort=effort)
     inverse = solve_triangular(np.linalg.cholesky(curvature), np.eye(target.dim), lower=True)
     return _bound(bound, np.sum(inverse**2, axis=0), confidence, True)
-
-
-def curvature_lower_bound(target: AbstractTarget) -> np.ndarray | None:
-    """H, proven or declared and positive definite, as a matrix; None where there is none."""
-    bound = target.curvature_lower_bound()
-    if bound is not None and outer_spectrum(bound)[0] > 0:
-        return bound
-    constant = target.constants.strong_convexity
-    if constant.status not in ("proven", "declared") or not (constant.value and constant.value > 0):
-        return None
-    return float(constant.value) * np.eye(target.dim)
 
 
 def _evaluations(model: AbstractLinearModel) -> int:
@@ -100,7 +109,6 @@ def _bound(found: DualBound | None, variances: np.ndarray, confidence: float, ex
     kl = found.proven if proven else found.statistical
     return PosteriorBound(
         kl=kl,
-        total_variation=total_variation(kl),
         coordinate_error=tuple(float(x) for x in np.sqrt(2 * kl * variances)),
         confidence=confidence,
         num_samples=2 * found.num_pairs,

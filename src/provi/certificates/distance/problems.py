@@ -16,7 +16,7 @@ from provi.certificates.dual.dual_pass import EPS, DualPass, dual_pass, mean_ter
 from provi.certificates.linear.bounds import row_rounding
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale, Point, square_root
-from provi.targets.base import AbstractTarget
+from provi.targets.base import AbstractTarget, outer_spectrum
 from provi.targets.linear_model import AbstractLinearModel, Rows, sum_over_rows
 from provi.targets.priors import whitened_prior
 
@@ -128,3 +128,14 @@ def density_problem(target: AbstractTarget, point: Point, curvature: np.ndarray)
     if upper is not None:
         upper = (upper + upper.T) / 2 + 1e-12 * float(np.trace(upper)) * np.eye(len(loc))
     return DensityProblem(target, loc, root, curvature), Energy(None, 0.0, upper)
+
+
+def curvature_lower_bound(target: AbstractTarget) -> np.ndarray | None:
+    """H, proven or declared and positive definite, as a matrix; None where there is none."""
+    bound = target.curvature_lower_bound()
+    if bound is not None and outer_spectrum(bound)[0] > 0:
+        return bound
+    constant = target.constants.strong_convexity
+    if constant.status not in ("proven", "declared") or not (constant.value and constant.value > 0):
+        return None
+    return float(constant.value) * np.eye(target.dim)

@@ -125,18 +125,36 @@ def pair_gradients(
 
 
 def curvature_excess(
-    frame: Frame, u: Pairs, plus: Pairs, minus: Pairs
+    frame: Frame, u: Pairs, values: Float[Array, "2 batches pairs"], plus: Pairs, minus: Pairs
 ) -> tuple[Float[Array, "batches pairs"], Float[Array, "batches pairs"]]:
     r"""By how much each pair exceeds the claimed curvature, and its average curvature on the segment between the two.
 
     Convexity demands $(\nabla\phi(z_+) - \nabla\phi(z_-))'(z_+ - z_-) \ge \mu |z_+ - z_-|^2$; in whitened coordinates
-    the two sides are $2(w_+ - w_-)'u$ and $4\mu|Cu|^2$. What rounding may have done to the left side, the square
-    root of the machine precision relative to the gradients, is granted.
+    the two sides are $2(w_+ - w_-)'u$ and $4\mu|Cu|^2$. And it demands that each value lie above the tangent at the
+    other end by half of that: a finite jump, which no gradient shows, is below. What rounding may have done, the square
+    root of the machine precision relative to gradients and values, and the rounding of the points, is granted.
     """
+    root = jnp.sqrt(jnp.finfo(u.dtype).eps)
+    moved = 4 * displacement(frame.loc, frame.factor)
     length = jnp.sum(times(frame.factor, u) ** 2, axis=2)
     inner = jnp.sum((plus - minus) * u, axis=2) / 2
     size = jnp.sum((jnp.abs(plus) + jnp.abs(minus)) * jnp.abs(u), axis=2) + frame.claimed * length
-    return inner - frame.claimed * length + jnp.sqrt(jnp.finfo(u.dtype).eps) * size, inner / length
+    size = size + moved / root * jnp.sum(jnp.abs(plus) + jnp.abs(minus) + jnp.abs(u), axis=2)
+    slopes = inner - frame.claimed * length + root * size
+    rise = values[0] - values[1]
+    above = jnp.minimum(rise - 2 * jnp.sum(minus * u, axis=2), 2 * jnp.sum(plus * u, axis=2) - rise) / 2
+    granted = root * (size + jnp.abs(values[0]) + jnp.abs(values[1]))
+    tangents = above - frame.claimed * length + granted
+    # Where a value is not finite, gradients alone are asked: the density may have a boundary. And where gradients of
+    # another pair refute the claim, they are the plainer counterexample: hence the small factor.
+    jumped = jnp.isfinite(tangents) & (tangents < 0) & (slopes >= 0)
+    return jnp.where(jumped, 1e-9 * tangents, slopes), jnp.where(jumped, above, inner) / length
+
+
+def displacement(loc: Vector, factor: Matrix | Vector) -> Scalar:
+    """By how much rounding moves a point m + Cu, in standard deviations of q: large where |m| is many of them."""
+    spread = jnp.abs(factor) if factor.ndim == 1 else jnp.linalg.norm(factor, axis=1)
+    return jnp.finfo(loc.dtype).eps * jnp.max(jnp.abs(loc) / spread)
 
 
 def times(matrix: Matrix | Vector, rows: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:
@@ -180,7 +198,7 @@ def _chunk_means(
         else jnp.einsum("bci,bcj->ij", residual, u) / (NUM_BATCHES * chunk),
         fisher=plain,
         relative_fisher=relative,
-        least=jnp.min(curvature_excess(frame, u, plus, minus)[0], axis=1),
+        least=jnp.min(curvature_excess(frame, u, values, plus, minus)[0], axis=1),
     )
 
 

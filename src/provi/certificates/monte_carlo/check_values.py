@@ -14,6 +14,9 @@ from scipy.linalg import solve_triangular
 from provi.certificates.bounds import log_det_gap, log_det_gap_from_norm, mean_upper_bound, squared_norm_upper_bound
 from provi.certificates.monte_carlo.batch_minima import BatchMinima, times_rows
 
+ROUNDING = 64.0
+"""Units in the last place of its largest numbers that the user's gradient is granted; a convention, not a bound."""
+
 
 def log_det_gap_in_ball(centre: np.ndarray, radius: float) -> float:
     r"""An upper bound of J(I + G) over all symmetric G within `radius` of the `centre` A.
@@ -25,6 +28,8 @@ def log_det_gap_in_ball(centre: np.ndarray, radius: float) -> float:
 
     - `centre`: a symmetric matrix, or a vector for a diagonal one; I + A positive definite. - `radius`: xi.
     """
+    if not radius < 1:
+        return math.inf
     eigenvalues = 1 + (centre if centre.ndim == 1 else np.linalg.eigvalsh(centre))
     return log_det_gap(eigenvalues) + float(np.linalg.norm(centre)) * radius + log_det_gap_from_norm(radius)
 
@@ -65,16 +70,45 @@ def next_centre(centre: np.ndarray, moments: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class CheckValues:
-    """Bounds on the gap: (e), (f), in the metric of q; and on KL(q || p). Infinite where there is none."""
+    """Bounds on the gap: (e), (f), in the metric of q; and on KL(q || p). Infinite where there is none.
+
+    - `least_decrease`: a lower confidence limit of what the minimisation gains, E[lhat_b(0) - lhat_b(v_b)], which more
+      draws in a batch can only lower: above an earlier bound of it, `decrease`, it says that one of them is wrong.
+    """
 
     constants_free: float = math.inf
     strong_convexity: float = math.inf
     metric_of_q: float = math.inf
     kl: float = math.inf
+    decrease: float = math.inf
+    least_decrease: float = -math.inf
 
-    def smaller(self, other: "CheckValues") -> "CheckValues":
-        """The smaller of each two."""
-        return CheckValues(*map(min, dataclasses.astuple(self), dataclasses.astuple(other)))
+    @property
+    def best(self) -> float:
+        """The smaller of (e) and (f)."""
+        return min(self.constants_free, self.strong_convexity)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unseen:
+    """What the draws of a check may have missed, added to the radii of g and G: never zero.
+
+    - `location`, `covariance`: what the audit finds along lines where fewer than ten of the draws fall.
+    - `num_draws`: of the check. A set that none of n draws hit has a probability of up to log(1/delta)/n; there the
+      residual w - u is granted to be as large as its root mean square, or 1, the size of a draw (a rule of three).
+    - `moved`: by how much rounding moves the points, in standard deviations of q.
+    """
+
+    location: float
+    covariance: float
+    num_draws: int
+    moved: float = 0.0
+
+    def slack(self, fisher: float, dim: int, delta: float) -> tuple[float, float]:
+        """For |g| and for |G|_F, in q's coordinates."""
+        missed = math.log(1 / delta) / self.num_draws
+        residual = max(1.0, math.sqrt(fisher))
+        return self.location + missed * residual, self.covariance + missed * residual * math.sqrt(dim)
 
 
 def check_values(
@@ -84,31 +118,41 @@ def check_values(
     centre: np.ndarray,
     delta: float,
     epsilon: float,
+    unseen: Unseen,
 ) -> CheckValues:
-    """The bounds, which hold all together with probability 1 - `delta`.
+    """The bounds, which hold all together with probability 1 - `delta`, asymptotically in the number of draws.
 
     **Arguments:**
 
     - `whitener`: W, or None. - `has_score`: whether the KL can be bounded. - `centre`: A, chosen before these draws.
-    - `epsilon`: the relative rounding error of the potential.
+    - `epsilon`: the relative rounding error of the potential. - `unseen`: what these draws may have missed.
     """
     first = found.first
     if not all(np.isfinite(x).all() for x in (first.gradient, first.moment, found.decrease, found.moment)):
         return CheckValues()
-    # Statements made: mean decrease, G at v_b, G at 0, g in the metric of q; with H also g in that of H, and the KL.
-    share = delta / (4 if whitener is None else 6)
-    # What rounding may do to a mean of potentials and, here, to a difference of two.
+    # Statements made: mean decrease, G at v_b, G at 0, g in the metric of q; with H also g in that of H, and the KL;
+    # and the lower limit of the decrease.
+    share = delta / (5 if whitener is None else 7)
+    dim = first.gradient.shape[1]
+    fisher = float(np.mean(first.fisher))
+    missed, missed_covariance = unseen.slack(fisher, dim, share)
+    # What rounding of the user's code may do: to a mean of potentials and, here, to a difference of two; to gradients.
     rounding = 4 * epsilon * first.magnitude
-    location = mean_upper_bound(found.decrease + found.remainder + rounding, share)
-    there = _covariance_part(found.moment, centre, share)
-    here = _covariance_part(first.moment, centre, share)
-    near = 0.5 * squared_norm_upper_bound(first.gradient @ first.gradient.T, share) + here
+    rounded = (ROUNDING * epsilon + 4 * unseen.moved) * (math.sqrt(fisher) + math.sqrt(dim))
+    missed, missed_covariance = missed + rounded, missed_covariance + rounded * math.sqrt(dim)
+    decrease = mean_upper_bound(found.decrease + found.remainder + rounding, share)
+    location = 0.5 * (math.sqrt(2 * max(decrease, 0.0)) + missed) ** 2
+    there = _covariance_part(found.moment, centre, share, missed_covariance)
+    here = _covariance_part(first.moment, centre, share, missed_covariance)
+    near = 0.5 * (math.sqrt(squared_norm_upper_bound(first.gradient @ first.gradient.T, share)) + missed) ** 2 + here
+    least = 2 * float(np.mean(found.decrease)) - mean_upper_bound(found.decrease, share)
     if whitener is None:
-        return CheckValues(location + there, math.inf, near)
+        return CheckValues(location + there, math.inf, near, math.inf, decrease, least)
     rows = times_rows(whitener, first.gradient)
-    far = 0.5 * squared_norm_upper_bound(rows @ rows.T, share) + here
+    norm = float(np.abs(whitener).max() if whitener.ndim == 1 else np.linalg.norm(whitener, 2))
+    far = 0.5 * (math.sqrt(squared_norm_upper_bound(rows @ rows.T, share)) + norm * missed) ** 2 + here
     kl = 0.5 * mean_upper_bound(first.relative_fisher, share) if has_score else math.inf
-    return CheckValues(location + there, far, near, kl)
+    return CheckValues(location + there, far, near, kl, decrease, least)
 
 
 def next_guesses(found: BatchMinima, centre: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -128,9 +172,11 @@ def _inverse(excess: np.ndarray) -> np.ndarray:
     return (vectors / np.maximum(1 + values, 0.25)[None, :]) @ vectors.T
 
 
-def _covariance_part(moment: np.ndarray, centre: np.ndarray, share: float) -> float:
+def _covariance_part(moment: np.ndarray, centre: np.ndarray, share: float, missed: float) -> float:
     rows = in_metric_of(centre, _symmetric(moment))
-    return log_det_gap_in_ball(centre, math.sqrt(squared_norm_upper_bound(rows @ rows.T, share)))
+    smallest = 1 + float((centre if centre.ndim == 1 else np.linalg.eigvalsh(centre)).min())
+    radius = math.sqrt(squared_norm_upper_bound(rows @ rows.T, share)) + missed / smallest
+    return log_det_gap_in_ball(centre, radius)
 
 
 def _symmetric(moment: np.ndarray) -> np.ndarray:

@@ -169,7 +169,7 @@ def _least_convex_pair(
     chunk: int,
 ) -> tuple[Scalar, Scalar, Vector, Vector]:
     """(excess, curvature, u, v) of one chunk."""
-    u, _, plus, minus = pair_gradients(jax.random.fold_in(key, index), target, base, frame, shifts, chunk)
-    excess, curvature = curvature_excess(frame, u, plus, minus)
+    u, values, plus, minus = pair_gradients(jax.random.fold_in(key, index), target, base, frame, shifts, chunk)
+    excess, curvature = curvature_excess(frame, u, values, plus, minus)
     where = jnp.unravel_index(jnp.argmin(excess), excess.shape)
     return excess[where], curvature[where], u[where], shifts[where[0]]

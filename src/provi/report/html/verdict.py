@@ -54,11 +54,12 @@ def verdict(fit: Any, found: ImportanceDiagnostics | None = None) -> Verdict:
     level = "" if certificate.confidence is None else f", with confidence {100 * certificate.confidence:g}%"
     wide = (f"A bound of {upper_bound(gap)} nats is wide: it does not show that the approximation is a good one.",)
     wide = wide if gap > _WIDE else ()
-    if certificate.status != "proven":
+    if certificate.status not in ("proven", "statistical"):
         sentence = f"If an assumption holds that was not verified, {best}{level}."
         reasons = (*wide, *_conditions(certificate), _ended(fit))
         return Verdict("conditional", "Conditionally certified", sentence, reasons, **made)
-    title = f"Certified within {upper_bound(gap)} nats"
+    proven = certificate.status == "proven"
+    title = f"Certified {'' if proven else 'statistically '}within {upper_bound(gap)} nats"
     if wide and fit.outcome is not Outcome.TOLERANCE:
         title = f"Not certified: the bound of {upper_bound(gap)} nats is too wide"
     elif wide:
@@ -67,7 +68,8 @@ def verdict(fit: Any, found: ImportanceDiagnostics | None = None) -> Verdict:
         title += ", but the family does not fit"
     reasons = (*wide, *_not_proven(certificate), _ended(fit))
     found_level = "caution" if wide or is_bad(found) else "certified"
-    return Verdict(found_level, title, f"It is proven{level}: {best}.", reasons, **made)
+    words = "It is proven" if proven else "Statistically, from draws of q whose tails were audited but are not known"
+    return Verdict(found_level, title, f"{words}{level}: {best}.", reasons, **made)
 
 
 def is_bad(found: ImportanceDiagnostics | None) -> bool:
@@ -170,7 +172,8 @@ def _not_proven(certificate: Any) -> tuple[str, ...]:
     if not words:
         words.append("No assumption was taken on trust: all that the bound needs is proven for this model.")
     if certificate.confidence is not None:
-        words.append("The confidence is over ProVI's own random draws, and asymptotic.")
+        valid = ", and valid for any number of them" if certificate.status == "proven" else ", and asymptotic"
+        words.append(f"The confidence is over ProVI's own random draws{valid}.")
     return tuple(words)
 
 
