@@ -12,7 +12,7 @@ from provi.certificates.approximations import as_gaussian
 from provi.certificates.bounds import STATUSES, GapBound, at_most
 from provi.certificates.build import Evidence, build_certificate
 from provi.certificates.certificate import Certificate, at_confidence
-from provi.core.arguments import check_confidence, check_count, check_positive, double_precision
+from provi.core.arguments import check_confidence, check_count, double_precision
 from provi.families.location_scale import Gaussian, square_root
 from provi.fit import choose
 from provi.result.fit import Fit
@@ -35,7 +35,6 @@ def certify(
     seed: int = 0,
     budget: Budget | int | None = None,
     compare: bool = True,
-    effort: float = 1.0,
 ) -> Certificate:
     """How far is q from the best member of its family, and from the posterior?
 
@@ -53,8 +52,6 @@ def certify(
     - `budget`: gradient evaluations, or a `provi.Budget`.
     - `compare`: also find a better member first, at the cost of a fit, and bound the gap through it:
       bound (g), sharp however far q is. Without it, only bounds from the gradient at q.
-    - `effort`: how much longer than usual to draw for a proof of the distance to the posterior: 10 takes about ten
-      times as long, and what is proven comes nearer to what is statistical.
 
     **Returns:** a `Certificate`.
     """
@@ -62,10 +59,9 @@ def certify(
         raise TypeError(f"target must be a provi target, not {type(target).__name__}.")
     check_confidence(confidence)
     check_count("seed", seed, minimum=0)
-    check_positive("effort", effort)
     sampler = _not_gaussian(target, q)
     if sampler is not None:
-        return _certify_smooth(target, q, sampler, confidence, seed)
+        return _certify_any(target, q, sampler, confidence, seed)
     structure, point, moved = _member(target, q)
     target = structure.target
     limits = as_budget(budget)
@@ -76,7 +72,6 @@ def certify(
         confidence=level,
         seed=certificate_seed(seed, 10**6),
         max_gradients=limits.gradients if not compare else _DIRECT_GRADIENTS,
-        effort=effort,
     )
     refused = any(row.status == "violated" for row in direct.assumptions)
     if compare and not refused and target.constants.log_concave.value is not False:
@@ -93,9 +88,7 @@ def certify(
     return dataclasses.replace(
         at_confidence(direct, confidence),
         notes=(*direct.notes, *notes),
-        recompute=lambda other: certify(
-            target, q, confidence, seed=other, budget=budget, compare=compare, effort=effort
-        ),
+        recompute=lambda other: certify(target, q, confidence, seed=other, budget=budget, compare=compare),
     )
 
 
@@ -106,7 +99,7 @@ def _not_gaussian(target: AbstractTarget, q: Any) -> Any:
     try:
         as_gaussian(q, target.dim)
     except TypeError:
-        from provi.certificates.distance.smooth import as_sampler  # few need it
+        from provi.certificates.distance.any_density import as_sampler  # few need it
 
         sampler = as_sampler(q, target.dim)
         if sampler is None:
@@ -115,12 +108,12 @@ def _not_gaussian(target: AbstractTarget, q: Any) -> Any:
     return None
 
 
-def _certify_smooth(target: AbstractTarget, q: Any, sampler: Any, confidence: float, seed: int) -> Certificate:
+def _certify_any(target: AbstractTarget, q: Any, sampler: Any, confidence: float, seed: int) -> Certificate:
     """The certificate of a q without a family: how far the posterior is, and the evidence."""
-    from provi.certificates.distance.smooth import smooth_posterior_bound
+    from provi.certificates.distance.any_density import any_posterior_bound
 
     constants = target.constants
-    posterior = smooth_posterior_bound(
+    posterior = any_posterior_bound(
         _in_double(target), *sampler, confidence=confidence, seed=certificate_seed(seed, 10**6)
     )
     found = Evidence((), posterior, None, 0 if posterior is None else posterior.num_samples)

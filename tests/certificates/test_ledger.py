@@ -11,7 +11,7 @@ from rich.console import Console
 
 from provi.certificates.bounds import GapBound
 from provi.certificates.certificate import Assumption, Certificate, Counterexample, at_confidence
-from provi.certificates.distance.bound import PosteriorBound
+from provi.certificates.distance.bound import EvidenceBracket, PosteriorBound, least_content
 
 BOUNDS = (
     GapBound("strong convexity (a)", math.inf, "proven", detail="no positive curvature bound"),
@@ -21,7 +21,6 @@ BOUNDS = (
 FULL = Certificate(
     status="proven",
     gap=0.02,
-    kl=0.3,
     assumptions=(
         Assumption("potential is convex", True, "proven", "Gaussian prior"),
         Assumption("smoothness M", None, "unknown", "not smooth: [a-z] is unbounded"),
@@ -29,19 +28,21 @@ FULL = Certificate(
     ),
     confidence=0.99,
     bounds=BOUNDS,
-    posterior=PosteriorBound(0.3, 0.39, (0.1, 0.2, 0.3, 0.4, 0.5, 0.6), 0.99, 256),
+    distance=PosteriorBound(
+        0.3, (0.1, 0.2, 0.3, 0.4, 0.4, 0.9, 0.45), 0.99, 256, "statistical", 0.2, 0.3, 9.0, None, (1.0,) * 7
+    ),
+    elbo=(-12.3456, 1e-6),
     theorem="Theorem 8",
     a_priori_bound=1.5,
     a_priori_metric="f(w) - f*",
     notes=("a note [with brackets]",),
-    names=("theta[age]", "z[a,b]", "c", "d", "e", "f"),
+    names=("theta[age]", "z[a,b]", "c", "d", "e", "vague", "f"),
     num_gradients=17,
 )
 FOUND = Counterexample(np.array([0.5, -1.0]), np.array([1.0, 0.0]), -0.3, 0.0)
 REFUSED = Certificate(
     status="none",
     gap=None,
-    kl=None,
     assumptions=(Assumption("potential is convex", False, "violated", str(FOUND)),),
     bounds=(BOUNDS[0],),
     counterexample=FOUND,
@@ -79,13 +80,82 @@ def test_headline():
 def test_print_shows_every_part_and_leaves_brackets_alone():
     text = " ".join(str(FULL).split())
     parts = ("0.02", "linearisation (b)", "always", "KL(q || posterior)", "Theorem 8", "declared")
-    for part in (*parts, "theta[age]", "z[a,b]", "... of 1 more", "a note [with brackets]"):
+    for part in (*parts, "theta[age]", "z[a,b]", "... of 1 more", "at most 0.45 sd", "a note [with brackets]"):
         assert part in text, part
-    assert "[not verified]" in text
+    assert "[not verified]" in text and "vague" not in text
     assert "[a-z]" in text
     narrow = Console(width=60, file=io.StringIO())
     FULL.print(narrow)
     assert "Proven" in narrow.file.getvalue()
+
+
+def bounded(kl, status="proven", proven=None):
+    """The certificate with another bound on the KL."""
+    proven = kl if proven is None else proven
+    bound = PosteriorBound(kl, (9.0,) * 7, 0.99, 256, status, kl, kl, proven, None, (1.0,) * 7)
+    return dataclasses.replace(FULL, distance=bound, elbo=None)
+
+
+def test_three_lines_of_an_informative_bound():
+    first, second, third = bounded(0.01).lines
+    assert first == FULL.headline
+    assert second == "KL(q || posterior) at most 0.01 nats (proven, confidence 0.99)."
+    assert third == "Every 94% interval holds at least 90% of the posterior; no probability is off by more than 0.071."
+    assert least_content(0.94, 0.01) > 0.9
+    text = str(bounded(0.01))
+    assert text.splitlines()[:3] == [first, second, third] and "content of any 50% interval" in text
+    assert "mean and sd" not in text  # off by 9 sd says nothing
+
+
+def test_the_lines_say_statistical_and_what_is_proven_beside_it():
+    always = tuple(dataclasses.replace(bound, confidence=None) for bound in BOUNDS)
+    _, second, third = dataclasses.replace(FULL, bounds=always).lines
+    assert second == (
+        "KL(q || posterior) at most 0.3 nats (statistical, confidence 0.99; proven: at most 9); "
+        "log evidence in [-12.346, -12.045]."
+    )
+    assert third.startswith("Every 94% interval holds at least 60% of the posterior (statistical); no probability")
+    assert "(statistical; proven: 75%)" in bounded(0.0175, "statistical", 0.12).lines[2]
+    # An ELBO from draws takes its own share of the confidence.
+    assert FULL.lines[1].endswith("log evidence in [-12.346, -12.045] (statistical, confidence 0.98).")
+
+
+@pytest.mark.parametrize(
+    ("certificate", "words"),
+    [
+        (bounded(0.95), "more data, a stronger prior or a richer family would help; fit.diagnose() estimates"),
+        (bounded(2.4, "statistical", 900.0), "not proven, as the tails are bounded only loosely"),
+        (bounded(2.4, "statistical", math.inf), "intervals hold of the posterior: more data"),
+    ],
+    ids=["wide", "loose tails", "unknown tails"],
+)
+def test_what_a_wide_bound_cannot_say_is_not_printed(certificate, words):
+    text = " ".join(str(certificate).split())
+    assert words in text and ("effort=10" in text) == ("tails" in words)
+    for vacuous in ("probability is off", "error of any posterior", "interval holds", "content of", "mean and sd"):
+        assert vacuous not in text, vacuous
+    assert "at most 1 " not in text
+
+
+def test_without_a_bound_one_sentence_says_why():
+    missing = dataclasses.replace(REFUSED, obstacle="the target is not log-concave")
+    why = "No bound on KL(q || posterior): the target is not log-concave."
+    assert missing.lines == (REFUSED.headline, why) and str(missing).count("No bound on KL") == 1
+    held = dataclasses.replace(missing, elbo=(-3.0, 0.0))
+    assert held.lines[1] == f"{why} Log evidence at least -3.000 (confidence 0.99)."
+    assert Certificate.from_dict(json.loads(held.to_json())).evidence == held.evidence
+    assert held.evidence == EvidenceBracket(-3.0, math.inf, 0.99, "none")
+    assert REFUSED.lines[1] == "No bound on KL(q || posterior)."
+
+
+def test_certificates_of_older_files_load():
+    data = json.loads(FULL.to_json())
+    del data["evidence"], data["elbo"], data["obstacle"], data["posterior"]["deviations"]
+    data["posterior"]["total_variation"] = 0.39
+    data["posterior"]["proven"] = data["posterior"]["estimate"] = None
+    old = Certificate.from_dict(data)
+    assert old.posterior.proven == math.inf and math.isnan(old.posterior.estimate) and old.evidence is None
+    assert old.posterior.relative_error == () and "mean and sd" not in str(old)
 
 
 def test_print_of_a_refusal_names_the_counterexample():
@@ -102,9 +172,20 @@ def test_conditional_gap_stands_beside_a_proven_one():
 
 def test_verify_calls_recompute_with_the_seed():
     seen = []
-    alive = dataclasses.replace(FULL, recompute=lambda seed: seen.append(seed) or REFUSED)
+    alive = dataclasses.replace(FULL, elbo=None, recompute=lambda seed: seen.append(seed) or REFUSED)
     assert alive.verify(7) is REFUSED and seen == [7]
-    assert alive == FULL  # the function is not part of the statement
+    assert dataclasses.replace(alive, elbo=FULL.elbo) == FULL  # the function is not part of the statement
+
+
+def test_a_certificate_computed_again_keeps_the_elbo():
+    alive = dataclasses.replace(FULL, recompute=lambda seed: bounded(0.1))
+    assert alive.verify(7).elbo == FULL.elbo and alive.verify(7).evidence.width > 0.1
+
+
+def test_a_q_in_no_family_has_no_gap_but_a_distance():
+    alone = dataclasses.replace(bounded(0.01), status="none", gap=None, bounds=())
+    assert alone.headline == "No gap, as q is in no family."
+    assert dataclasses.replace(alone, distance=None).headline.startswith("Not certified")
 
 
 def test_verify_after_loading_says_what_to_do():

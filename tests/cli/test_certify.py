@@ -27,6 +27,7 @@ def test_equals_the_library(provi, model_file, q, own):
     by_hand = library.certify(own, (np.array([0.1, -0.1]), 0.15 * np.eye(2)))
     assert document["gap"] == pytest.approx(by_hand.gap) and document["kl"] == pytest.approx(by_hand.kl)
     assert document["certificate"]["status"] == "proven"
+    assert document["answers"][:2] == list(by_hand.lines[:2]) and "KL(q || posterior) at most" in document["answers"][1]
 
 
 def test_tol_decides_where_it_is_given(provi, model_file, q):
@@ -35,6 +36,7 @@ def test_tol_decides_where_it_is_given(provi, model_file, q):
     assert wide.exit_code == 0 and wide.stdout.splitlines()[-1].startswith("Certified")
     narrow = provi("certify", f"{model_file}:target", q, "--tol", 0.9 * found)
     assert narrow.exit_code == 1 and "Optimality gap, upper bounds" in narrow.stdout
+    assert "KL(q || posterior) at most" in narrow.stdout  # the three answers, whatever the verdict
     assert narrow.stdout.splitlines()[-1].startswith("Not certified within tol")
 
 

@@ -65,8 +65,7 @@ def unknown(proven):
         bounds=(GapBound("in the metric of q", 0.007, "conditional", 0.99, 2000, detail),),
         assumptions=(Assumption("potential is convex", None, "unknown", "not declared"),),
         notes=("If the log density is known to be concave, pass log_concave=True.",),
-        posterior=None,
-        kl=None,
+        distance=None,
     )
     outcome = provi.Outcome.CONDITIONAL
     return dataclasses.replace(proven, certificate=certificate, outcome=outcome, target=None, call=None)
@@ -232,7 +231,7 @@ def test_a_large_posterior_stays_below_a_megabyte(proven):
 def test_fits_without_history_correlations_or_certificate_bounds(proven, target):
     family = Gaussian(3, "diagonal")
     posterior = Posterior(family, family.point(np.zeros(3), np.ones(3), jnp.float64), ("a", "a", ""))
-    certificate = dataclasses.replace(proven.certificate, gap=None, status="none", bounds=(), posterior=None, kl=None)
+    certificate = dataclasses.replace(proven.certificate, gap=None, status="none", bounds=(), distance=None)
     fit = dataclasses.replace(proven, posterior=posterior, certificate=certificate, history=History())
     page = check_self_contained(render_report(fit, num_draws=0))
     check_structure(page)

@@ -10,10 +10,11 @@ import pytest
 import provi
 from provi.certificates.bounds import GapBound
 from provi.certificates.certificate import Assumption, Certificate
+from provi.certificates.distance.bound import PosteriorBound
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.pareto import tail_advice
 from provi.families import Gaussian, LocationScale, StudentT
-from provi.report.html.verdict import distance_words, family_words, verdict
+from provi.report.html.verdict import answers, estimate_words, family_words, verdict
 from provi.result import Estimate, Fit, Posterior
 from provi.runtime.record import History
 
@@ -28,7 +29,7 @@ BENT = Assumption(
 
 def made_fit(gap=0.007, status="proven", outcome=provi.Outcome.TOLERANCE, *, elbo=-10.0, scale="triangular", **row):
     family = Gaussian(2, scale)
-    found = {"status": status, "gap": gap, "kl": None, "assumptions": (CONVEX,), **row}
+    found = {"status": status, "gap": gap, "assumptions": (CONVEX,), **row}
     return Fit(
         posterior=Posterior(family, family.point(np.zeros(2), 1.0, jnp.float64), ("a", "b")),
         elbo=Estimate(elbo, 0.1),
@@ -55,7 +56,7 @@ def test_a_proven_bound_and_a_good_tail_need_no_more_words():
     assert (found.level, found.title) == ("certified", "Certified within 0.007 nats")
     assert found.sentence.startswith("It is proven: no Gaussian with full covariance is more than 0.007 nats better")
     assert found.warning is None and found.next_steps == ()
-    assert "k-hat 0.30: good" in distance_words(made_fit(), good)
+    assert "k-hat 0.30: good" in estimate_words(made_fit(), good)
 
 
 @pytest.mark.parametrize(("tail", "num_draws"), [(0.9, 10_000), (0.69, 1000)])
@@ -66,14 +67,14 @@ def test_a_bad_tail_is_said_beside_a_proven_bound(tail, num_draws):
     assert "Within 0.007 nats of the best Gaussian with independent" in str(found.warning)
     assert "but the best one is not the posterior: k-hat is" in str(found.warning)
     assert any("reparameterise" in step for step in found.next_steps)
-    assert "k-hat" not in distance_words(fit, draws)  # said once
+    assert "k-hat" not in estimate_words(fit, draws)  # said once
 
 
 def test_an_error_that_weights_can_mend_is_warned_of_and_a_small_one_is_not():
     found = verdict(made_fit(), diagnosis(0.6, error=0.3))
     assert found.level == "certified" and "usable" in str(found.warning) and "off by 0.3" in str(found.warning)
     thin = diagnosis(0.9, error=0.02)
-    assert verdict(made_fit(), thin).warning is None and "what q misses is thin" in distance_words(made_fit(), thin)
+    assert verdict(made_fit(), thin).warning is None and "what q misses is thin" in estimate_words(made_fit(), thin)
 
 
 def test_an_unknown_tail_is_no_bad_one():
@@ -114,6 +115,35 @@ def test_why_there_is_no_bound_and_what_would_give_one():
     found = verdict(made_fit(None, "none", assumptions=(tails,), notes=("A larger budget would give a bound.",)))
     assert found.next_steps == ("A larger budget would give a bound.",)
     assert "An assumption fails: draws reach what matters (100% beyond)." in found.reasons
+
+
+BOUND = PosteriorBound(0.01, (0.1, 0.2), 0.99, 256, "proven", 0.008, 0.009, 0.01, None, (1.0, 1.0))
+
+
+def test_the_three_answers_of_an_informative_bound():
+    best, distance, content = answers(made_fit(distance=BOUND, bounds=(GapBound("a", 0.007, "proven"),)))
+    assert (best.question, best.value) == ("How far from the best Gaussian?", "at most 0.007 nats")
+    assert (distance.value, distance.status) == ("at most 0.01 nats", "proven")
+    assert "confidence 99%" in distance.words and "Log evidence in [−10.100, −9.890]." in distance.words
+    assert (content.value, content.status) == ("at least 90%", "proven")
+    assert "No posterior probability is off by more than 0.071" in content.words
+
+
+def test_a_statistical_answer_names_what_is_proven():
+    loose = dataclasses.replace(BOUND, status="statistical", proven=0.2)
+    _, distance, content = answers(made_fit(distance=loose))
+    assert distance.status == content.status == "statistical"
+    assert "Proven: at most 0.2 nats." in distance.words and "proven: 68%" in content.words
+
+
+def test_a_wide_bound_and_a_missing_one_say_what_would_help_and_no_more():
+    wide = dataclasses.replace(BOUND, kl=2.4, proven=2.4)
+    content = answers(made_fit(distance=wide))[2]
+    assert (content.value, content.status) == ("too wide to say", None)
+    assert content.words.startswith("More data, a stronger prior") and "probability" not in content.words
+    best, distance = answers(made_fit(None, "none", obstacle="the target is not log-concave"))
+    assert best.value == distance.value == "no bound"
+    assert distance.words == "The target is not log-concave. Log evidence at least −10.233."
 
 
 def test_families_have_names_for_people():

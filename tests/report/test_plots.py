@@ -10,7 +10,9 @@ import pytest
 from scipy import stats
 
 import provi
+from provi.certificates.bounds import GapBound
 from provi.certificates.certificate import Certificate
+from provi.certificates.distance.bound import PosteriorBound
 from provi.diagnostics.noise_audit import EstimatorNoise, NoiseAudit
 from provi.families import Gaussian, LocationScale, StudentT, Uniform
 from provi.report.plots.posterior import plot_correlation_matrix, plot_intervals, plot_marginals, shortened
@@ -40,7 +42,7 @@ def made_fit(elbos=(-30.0, -12.0, -10.5, -10.0), errors=(0.0, 0.0, 0.0, 0.0), ga
         posterior=posterior(),
         elbo=Estimate(-10.0, errors[-1]),
         certificate=Certificate(
-            **{"status": "none" if gap is None else "proven", "gap": gap, "kl": None, "assumptions": (), **certificate}
+            **{"status": "none" if gap is None else "proven", "gap": gap, "assumptions": (), **certificate}
         ),
         outcome=provi.Outcome.COMPLETED,
         message="",
@@ -77,6 +79,18 @@ def test_trace_draws_the_theorem_or_says_that_it_is_off_the_picture():
     assert far.axes[0].get_ylim()[1] < 0
     other = made_fit(theorem="T", a_priori_bound=0.5, a_priori_metric="squared distance").plot("trace")
     assert not any("theorem" in words for words in legend(other))
+
+
+def test_the_bracket_of_the_evidence_stands_above_the_run():
+    distance = PosteriorBound(0.5, (), 0.99, 100, "proven")
+    fit = made_fit(distance=distance, bounds=(GapBound("a", 0.25, "proven"),))
+    words = legend(fit.plot("trace"))
+    assert "proven: log evidence in [−10.000, −9.500]" in words
+    figure = fit.plot("bound")
+    curve = next(values for name, values in lines(figure.axes[0]).items() if name.startswith("KL to the posterior"))
+    np.testing.assert_allclose(curve, [20.5, 2.5, 1.0, 0.5])
+    wide = made_fit(distance=dataclasses.replace(distance, kl=500.0))
+    assert any(text.endswith("(off the picture)") and "log evidence" in text for text in legend(wide.plot("trace")))
 
 
 def test_a_wide_band_does_not_press_the_run_into_a_line():

@@ -1,5 +1,6 @@
 """Marginals and reference draws in the model's own space, against closed forms and the summary's numbers."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from provi.certificates.distance.bound import PosteriorBound
 from provi.families import Gaussian
 from provi.report.plots.marginals import model_marginals, reference_columns
 from provi.report.plots.posterior import plot_intervals, plot_marginals
@@ -125,6 +127,25 @@ def test_densities_are_lines_where_exact_and_steps_where_drawn(posterior):
     np.testing.assert_allclose(density, stats.norm.pdf(x, 1.0, 1.0), atol=1e-3)
     assert not first.patches  # the reference has none of it
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["approximation", "reference"]
+
+
+def test_the_band_holds_what_data_processing_allows(posterior):
+    """Posteriors with a KL of exactly K, shifted or stretched, have each bin within the band."""
+    kl = 0.02
+    near = dataclasses.replace(posterior, distance=PosteriorBound(kl, (), 0.99, 100, "proven"))
+    marginals = model_marginals(near, 12)
+    assert marginals.band(1) is None  # known by draws
+    edges, low, high = marginals.band(2)
+    law = stats.norm(MEAN[1], np.sqrt(COVARIANCE[1, 1]))
+    density = np.diff(law.cdf(edges)) / np.diff(edges)
+    assert (low < density).all() and (density < high).all() and len(low) == len(edges) - 1
+    for other in (stats.norm(MEAN[1] + np.sqrt(2 * kl), 1.0), stats.norm(MEAN[1] - np.sqrt(2 * kl), 1.0)):
+        shifted = np.diff(other.cdf(edges)) / np.diff(edges)
+        assert (low <= shifted).all() and (shifted <= high).all()
+    labels = [text.get_text() for text in plot_marginals(near).legends[0].get_texts()]
+    assert "posterior, proven, 99%" in labels
+    far = dataclasses.replace(posterior, distance=PosteriorBound(0.3, (), 0.99, 100, "proven"))
+    assert model_marginals(far, 12).band(2) is None and not plot_marginals(far).legends
 
 
 def test_intervals_are_in_the_models_space(posterior):

@@ -46,6 +46,26 @@ def test_words(fit):
     assert "k-hat" in str(fresh)
 
 
+def test_a_fit_prints_its_gap_its_distance_and_what_the_intervals_hold(fit):
+    shown = str(fit).splitlines()
+    assert shown[1].startswith("ELBO") and "gap at most" in shown[1]
+    assert shown[2:4] == list(fit.certificate.lines[1:])
+    assert shown[2].startswith("KL(q || posterior) at most") and "; log evidence in [" in shown[2]
+    assert shown[3].startswith("Every 94% interval holds at least 93.9% of the posterior")
+    assert fit.evidence == fit.certificate.evidence
+    assert fit.evidence.lower <= fit.target.log_evidence() <= fit.evidence.upper
+    # The intervals of the table are those of the line below it; where nothing is known there is no line.
+    assert any(note.startswith("Every 50% interval holds at least 49%") for note in fit.posterior.summary(0.5).notes)
+    unknown = dataclasses.replace(fit, certificate=dataclasses.replace(fit.certificate, distance=None))
+    assert unknown.posterior.bound is None and not any("interval" in n for n in unknown.posterior.summary().notes)
+
+
+def test_a_fit_does_not_wait_for_the_distance(target):
+    fresh = provi.fit(target, tol=0.01, seed=4)
+    assert not fresh.certificate.distance.known and repr(fresh) and not fresh.posterior.distance.known
+    assert fresh.certificate.kl is not None and fresh.posterior.distance.known
+
+
 def test_diagnosis_is_computed_once(fit):
     found = fit.diagnose(500)
     assert fit.diagnose(500) is found and fit.diagnose(500, seed=1) is not found

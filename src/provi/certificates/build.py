@@ -35,7 +35,6 @@ class Query:
     - `confidence`: of the gap, and separately of the distance to the posterior. - `seed`: of fresh draws.
     - `wanted`: the gap that is enough; None spends `max_gradients`.
     - `known`: the deterministic bounds at the point, if the caller has computed them.
-    - `effort`: how much longer than usual to look at the tails for a proof of the distance to the posterior.
     """
 
     confidence: float
@@ -43,7 +42,6 @@ class Query:
     wanted: float | None
     max_gradients: int
     known: tuple[GapBound, ...] | None
-    effort: float = 1.0
 
 
 def build_certificate(
@@ -64,6 +62,7 @@ def build_certificate(
         confidence=level,
         bounds=bounds,
         distance=distance,
+        obstacle=_obstacle(constants, family, found),
         counterexample=found,
         notes=_notes(constants, family, status, bounds, distance, found),
         names=target.parameter_names,
@@ -146,6 +145,26 @@ def _notes(
     if family is not None and family.scale == "low_rank":
         notes.append("The gap of a low-rank member is bounded against all Gaussians, a larger family.")
     return tuple(notes)
+
+
+def _obstacle(constants: Constants, family: AbstractFamily | None, found: Counterexample | None) -> str:
+    """Why nothing bounds the distance of q to the posterior, should it be so."""
+    known, convexity = ("proven", "declared"), constants.strong_convexity
+    if found is not None or constants.log_concave.value is False:
+        return "the target is not log-concave"
+    if family is not None and not (family.base.has_score and family.base.has_fourth_moment(family.dim)):
+        return f"it needs a base with a score and fourth moments, which {family.base.name} is not"
+    if convexity.status in known and convexity.value and convexity.value > 0:
+        return "q is too far from the posterior, its tails are too heavy, or there are too many parameters"
+    if constants.log_concave.status in known:
+        return (
+            "it needs strong convexity > 0, as Gaussian priors on all parameters give it; where the program does not "
+            "show it, declare strong_convexity="
+        )
+    return (
+        "it needs log-concavity and strong convexity > 0, which the program does not show; where they hold, declare "
+        "strong_convexity="
+    )
 
 
 def _kurtosis(family: AbstractFamily) -> Assumption:

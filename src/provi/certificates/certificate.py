@@ -11,9 +11,15 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from scipy import special
 
 from provi.certificates.bounds import GapBound, at_most
-from provi.certificates.distance.bound import Deferred, EvidenceBracket, PosteriorBound
+from provi.certificates.distance.bound import (
+    Deferred,
+    EvidenceBracket,
+    PosteriorBound,
+    share_down,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +56,13 @@ _COLOURS = {
     "violated": "bold red",
 }
 _LARGEST_LISTED = 5
+_DERIVED = ("kl", "posterior", "evidence")
+"""What a file holds beside the fields, for those who read it."""
+
+_SHOWN_INTERVAL, _LARGEST_ERROR = 0.94, 0.5
+"""The interval whose content is printed; standard deviations from which the error of a mean is not, as it says nothing.
+"""
+
 _VERDICTS = {
     "proven": "Proven",
     "statistical": "Statistical (asymptotic confidence, tails audited)",
@@ -85,6 +98,8 @@ class Certificate:
     - `assumptions`: one row each. - `counterexample`: a place where an assumption fails, if one was found.
     - `theorem`, `a_priori_bound`, `a_priori_metric`: what the algorithm's theorem promised, in expectation over runs,
       before this run was made. - `notes`: what is missing and what would tighten the statement.
+    - `elbo`: of q, with its error, where it is known: in a fit. `evidence`: the bracket of the log evidence.
+    - `obstacle`: why there is no bound on the KL, should there be none.
     - `names`: of the parameters. - `num_gradients`: of the log density, spent on the bounds; passes over the data where
       the bounds are deterministic.
     """
@@ -102,6 +117,8 @@ class Certificate:
     notes: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     num_gradients: int = 0
+    elbo: tuple[float, float] | None = None
+    obstacle: str = ""
     recompute: Callable[[int], "Certificate"] | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
@@ -127,6 +144,13 @@ class Certificate:
         return None if self.posterior is None else self.posterior.kl
 
     @property
+    def evidence(self) -> EvidenceBracket | None:
+        """The bracket of the log evidence; None where the ELBO is not known."""
+        if self.elbo is None:
+            return None if self.posterior is None else self.posterior.evidence
+        return evidence_bracket(self, *self.elbo)
+
+    @property
     def total_variation(self) -> float | None:
         """An upper bound on the error of any posterior probability; None where `kl` is."""
         return None if self.posterior is None else self.posterior.total_variation
@@ -145,12 +169,13 @@ class Certificate:
                 "This certificate was read from a file, without the target that it is about: "
                 "call provi.certify(target, fit, seed=...) instead."
             )
-        return self.recompute(seed)
+        found = self.recompute(seed)
+        return found if self.elbo is None else dataclasses.replace(found, elbo=self.elbo)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON; infinite bounds become null."""
         names = [field.name for field in dataclasses.fields(self) if field.name not in ("recompute", "distance")]
-        fields = {name: getattr(self, name) for name in (*names, "kl", "posterior")}
+        fields = {name: getattr(self, name) for name in (*names, *_DERIVED)}
         return {name: _plain(value) for name, value in fields.items()}
 
     def to_json(self) -> str:
@@ -160,16 +185,17 @@ class Certificate:
     @staticmethod
     def from_dict(data: dict[str, Any]) -> "Certificate":
         """The inverse of `to_dict`, but for `recompute`."""
-        found, posterior = data["counterexample"], data["posterior"]
+        found, posterior, elbo = data["counterexample"], data["posterior"], data.get("elbo")
         return Certificate(
             **{
-                **{name: value for name, value in data.items() if name not in ("kl", "posterior")},
+                **{name: value for name, value in data.items() if name not in _DERIVED},
                 "assumptions": tuple(Assumption(**row) for row in data["assumptions"]),
                 "bounds": tuple(
                     GapBound(**{**row, "value": math.inf if row["value"] is None else row["value"]})
                     for row in data["bounds"]
                 ),
                 "distance": posterior and PosteriorBound.from_dict(posterior),
+                "elbo": elbo and tuple(elbo),
                 "counterexample": found
                 and Counterexample(
                     **{**found, "point": np.asarray(found["point"]), "direction": np.asarray(found["direction"])}
@@ -183,13 +209,56 @@ class Certificate:
     def headline(self) -> str:
         """The verdict in one sentence."""
         if self.gap is None:
-            return "Not certified: no bound on the gap."
+            alone = not self.bounds and self.posterior is not None
+            return "No gap, as q is in no family." if alone else "Not certified: no bound on the gap."
         level = "" if self.confidence is None else f" with confidence {self.confidence:g}"
         words = _VERDICTS.get(self.status, _VERDICTS["conditional"])
         other, more = self.statistical_gap, ""
         if self.status == "proven" and other is not None and _MUCH * other < self.gap:
             more = f" Statistical, not proven: within {at_most(other)}."
         return f"{words}: within {at_most(self.gap)} nats of the best member of the family{level}.{more}"
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The answers to three questions, a sentence each.
+
+        How far from the best member of the family? How far from the posterior, and what is the evidence? How much of
+        the posterior do the intervals hold? Without a bound on the KL the last has none.
+        """
+        return (self.headline, self.distance_line, *(() if self.posterior is None else (self.content_line,)))
+
+    @property
+    def distance_line(self) -> str:
+        """The bound on KL(q || posterior), or why there is none; the bracket of the log evidence."""
+        bound, bracket = self.posterior, self.evidence
+        if bound is None:
+            ends = "" if bracket is None else f" {bracket.ends.capitalize()} (confidence {bracket.confidence:g})."
+            return "No bound on KL(q || posterior)" + (f": {self.obstacle}." if self.obstacle else ".") + ends
+        level = f"{bound.status}, confidence {bound.confidence:g}"
+        words = f"KL(q || posterior) at most {at_most(bound.kl)} nats ({level})"
+        if bracket is None:
+            return f"{words}."
+        same = (bracket.status, bracket.confidence) == (bound.status, bound.confidence)
+        other = "" if same else f" ({bracket.status}, confidence {bracket.confidence:g})"
+        return f"{words}; {bracket.ends}{other}."
+
+    @property
+    def content_line(self) -> str:
+        """How much of the posterior the intervals hold at least; where the bound is too wide to say, what would help.
+
+        Empty without a bound on the KL.
+        """
+        bound = self.posterior
+        if bound is None:
+            return ""
+        if bound.informative:
+            error = at_most(bound.total_variation, 2)
+            aside = "" if bound.status == "proven" else f" ({bound.status})"
+            return f"{bound.content_words(_SHOWN_INTERVAL)}{aside}; no probability is off by more than {error}."
+        return (
+            "That is too wide to say what intervals hold of the posterior: more data, a stronger prior or a richer "
+            "family would help; fit.diagnose() estimates the distance."
+        )
 
     def tables(self) -> tuple[Table, ...]:
         """Gap bounds, distance to the posterior, assumptions."""
@@ -209,22 +278,45 @@ class Certificate:
             ledger.add_row(escape(row.statement), value, _coloured(row.status), escape(row.reason))
         return (*tables, ledger)
 
+    def distance_rows(self) -> tuple[tuple[str, str], ...]:
+        """Quantity and bound: the KL, the evidence, and what of the rest says something."""
+        bound, bracket = self.posterior, self.evidence
+        if bound is None:
+            return ()
+        rows = [("KL(q || posterior), nats", f"at most {at_most(bound.kl)}, {bound.status}")]
+        if math.isfinite(bound.estimate):
+            rows.append((f"what it bounds, estimated from {bound.num_samples:,} draws", f"{bound.estimate:.3g}"))
+        if bracket is not None:
+            rows.append(("log evidence, nats", bracket.ends.removeprefix("log evidence ")))
+        if bound.informative:
+            rows.append(("error of any posterior probability", f"at most {at_most(bound.total_variation, 2)}"))
+            for probability in (0.5, _SHOWN_INTERVAL):
+                content = share_down(bound.content(probability))
+                rows.append((f"content of any {100 * probability:g}% interval", f"at least {content}"))
+        return (*rows, *self._coordinate_rows(bound))
+
+    def _coordinate_rows(self, bound: PosteriorBound) -> list[tuple[str, str]]:
+        """Of the means and standard deviations that are known to within half a standard deviation."""
+        pairs = zip(self.names, bound.relative_error, strict=False)
+        listed = [(name, error) for name, error in pairs if error < _LARGEST_ERROR]
+        rows = [
+            (f"mean and sd of {name} are off by", f"at most {at_most(error, 2)} sd")
+            for name, error in listed[:_LARGEST_LISTED]
+        ]
+        rest = [error for _, error in listed[_LARGEST_LISTED:]]
+        return [*rows, (f"... of {len(rest)} more", f"at most {at_most(max(rest), 2)} sd")] if rest else rows
+
     def _posterior_table(self, bound: PosteriorBound) -> Table:
-        title = f"Distance to the posterior, upper bounds, confidence {bound.confidence:g}"
-        table = _table(title, "quantity", "at most")
-        table.add_row("KL(q || posterior), nats", at_most(bound.kl))
-        table.add_row("error of any posterior probability", at_most(bound.total_variation))
-        listed = list(zip(self.names, bound.coordinate_error, strict=False))
-        for name, error in listed[:_LARGEST_LISTED]:
-            table.add_row(escape(f"error of the mean and of the sd of {name}"), at_most(error))
-        if len(listed) > _LARGEST_LISTED:
-            table.add_row(f"... of {len(listed) - _LARGEST_LISTED} more", at_most(max(bound.coordinate_error)))
+        table = _table(f"Distance to the posterior, confidence {bound.confidence:g}", "quantity", "bound")
+        for quantity, value in self.distance_rows():
+            table.add_row(escape(quantity), escape(value))
         return table
 
     def print(self, console: Console | None = None) -> None:
-        """Print the verdict, the tables, the theorem's bound and the notes."""
+        """Print the three answers, the tables, the theorem's bound and the notes."""
         console = console or Console()
-        console.print(self.headline, style="bold", markup=False, highlight=False)
+        for index, line in enumerate(self.lines):
+            console.print(line, style="" if index else "bold", markup=False, highlight=False)
         for table in self.tables():
             console.print()
             console.print(table)
@@ -254,6 +346,24 @@ def at_confidence(certificate: Certificate, confidence: float) -> Certificate:
     return dataclasses.replace(
         certificate, bounds=bounds, distance=distance, confidence=lowered(certificate.confidence)
     )
+
+
+def evidence_bracket(certificate: Certificate, elbo: float, error: float) -> EvidenceBracket:
+    """[ELBO, ELBO + bound on KL(q || posterior)], with the `error` of the ELBO taken off and added."""
+    posterior = certificate.posterior
+    if posterior is not None and posterior.evidence is not None:
+        return posterior.evidence
+    deterministic = bool(certificate.bounds) and all(bound.confidence is None for bound in certificate.bounds)
+    confidence = 0.99 if posterior is None else posterior.confidence
+    # An ELBO from draws has a standard error, and its own share of what may go wrong.
+    margin = error if deterministic else -float(special.ndtri(1 - confidence)) * error
+    lower = elbo - margin
+    if posterior is None:
+        return EvidenceBracket(lower, math.inf, confidence, "none")
+    upper = elbo + margin + posterior.kl
+    if not deterministic:
+        return EvidenceBracket(lower, upper, max(2 * confidence - 1, 0.0), "statistical")
+    return EvidenceBracket(lower, upper, confidence, posterior.status)
 
 
 def _at_most_confident(bound: PosteriorBound | None, confidence: float) -> PosteriorBound | None:

@@ -73,6 +73,7 @@ def certify(
         "gap": certificate.gap,
         "kl": certificate.kl,
         "status": certificate.status,
+        "answers": list(certificate.lines),
         "certificate": certificate.to_dict(),
     }
     raise typer.Exit(deliver(Answer(judge(certificate, tol, ""), document, show), as_json, quiet))

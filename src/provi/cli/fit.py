@@ -106,6 +106,7 @@ def fit_answer(problem: Problem, data: TableData | None, options: FitOptions) ->
         **({} if data is None else {"data": data.to_dict()}),
         **({"hyperparameters": problem.hyperparameters} if problem.hyperparameters else {}),
         **_result_document(result, options),
+        "answers": list(result.certificate.lines),
         "parameters": [{"name": name, **row} for name, row in summary.to_dict().items()],
         "interval_probability": summary.probability,
         "notes": about_rows,

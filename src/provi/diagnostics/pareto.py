@@ -84,8 +84,8 @@ def tail_advice(tail: float | None, num_draws: int, total_variation: float = 1.0
         )
     return (
         f"k-hat {tail:.2f}, above {usable:.2f}: q misses part of the posterior; its means and standard deviations, "
-        f"log_evidence and kl_estimate cannot be trusted. The certificate is about the best member of the family, not "
-        f"about the posterior. Next: reparameterise the model (hierarchical ones non-centred, scales by their "
+        f"log_evidence and kl_estimate cannot be trusted. The certified gap is to the best member of the family, not "
+        f"to the posterior. Next: reparameterise the model (hierarchical ones non-centred, scales by their "
         f"logarithm); take a richer family (scale='triangular' instead of 'diagonal', base=StudentT(5)); or run NUTS, "
         f"started from draws of this fit."
     )

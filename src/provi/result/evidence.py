@@ -4,38 +4,13 @@ import dataclasses
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from scipy import special
 
 from provi.certificates.distance.bound import EvidenceBracket, rounded_down_text, rounded_up_text
-
-if TYPE_CHECKING:
-    from provi.result.fit import Fit
-
-
-def evidence_bracket(fit: "Fit") -> EvidenceBracket:
-    """[ELBO, ELBO + bound on KL(q || posterior)], with the error of the ELBO taken off and added."""
-    certificate, elbo = fit.certificate, fit.elbo
-    posterior = certificate.posterior
-    if posterior is not None and posterior.evidence is not None:
-        return posterior.evidence
-    deterministic = bool(certificate.bounds) and all(bound.confidence is None for bound in certificate.bounds)
-    confidence = 0.99 if posterior is None else posterior.confidence
-    # An ELBO from draws has a standard error, and its own share of what may go wrong.
-    margin = elbo.standard_error
-    if not deterministic:
-        margin *= -float(special.ndtri(1 - confidence))
-    lower = elbo.value - margin
-    if posterior is None:
-        return EvidenceBracket(lower, math.inf, confidence, "none")
-    upper = elbo.value + margin + posterior.kl
-    if not deterministic:
-        return EvidenceBracket(lower, upper, max(2 * confidence - 1, 0.0), "statistical")
-    return EvidenceBracket(lower, upper, confidence, posterior.status, elbo.value + margin + posterior.proven)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,20 +111,12 @@ def compare(*fits: Any, names: Sequence[str] | None = None) -> Comparison:
         if not hasattr(fit, "evidence") or not hasattr(fit, "certificate"):
             raise TypeError(f"{title} must be a result of provi.fit, not {type(fit).__name__}.")
     _check_same_data(titles, fits)
-    brackets = _as_proven([fit.evidence for fit in fits])
+    brackets = [fit.evidence for fit in fits]
     order = sorted(range(len(fits)), key=lambda i: -_middle(brackets[i]))
     ranked = tuple(brackets[i] for i in order)
     worst = next((word for word in ("none", "statistical") if any(b.status == word for b in ranked)), "proven")
     confidence = max(1 - sum(1 - bracket.confidence for bracket in ranked), 0.0)
     return Comparison(tuple(titles[i] for i in order), ranked, _weights(ranked), round(confidence, 12), worst)
-
-
-def _as_proven(brackets: list[EvidenceBracket]) -> list[EvidenceBracket]:
-    """With the proven upper ends where these already set one model apart from all others; else as they are."""
-    proven = [dataclasses.replace(b, upper=b.proven_upper, status="proven") for b in brackets]
-    best = max(proven, key=lambda bracket: bracket.lower)
-    decided = all(other.upper < best.lower for other in proven if other is not best)
-    return proven if decided and all(math.isfinite(b.upper) for b in proven) else brackets
 
 
 def _middle(bracket: EvidenceBracket) -> float:

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 
 from provi.certificates.bounds import at_most
-from provi.certificates.certificate import Certificate
+from provi.certificates.certificate import Certificate, evidence_bracket
+from provi.certificates.distance.bound import EvidenceBracket
 from provi.core.arguments import available_bytes, check_count
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.loo import LeaveOneOut, leave_one_out, log_densities
-from provi.result.evidence import EvidenceBracket, evidence_bracket
 from provi.result.posterior import Posterior
 from provi.runtime.record import History, Outcome
 from provi.targets.parameters import element_names
@@ -62,6 +62,11 @@ class Fit:
         # One target for both, also after dataclasses.replace(fit, target=target).
         if self.target is not None and self.posterior.target is not self.target:
             object.__setattr__(self, "posterior", dataclasses.replace(self.posterior, target=self.target))
+        certificate, elbo = self.certificate, (self.elbo.value, self.elbo.standard_error)
+        if certificate.elbo != elbo and np.isfinite(elbo).all():
+            object.__setattr__(self, "certificate", dataclasses.replace(certificate, elbo=elbo))
+        if self.posterior.distance is not certificate.distance:
+            object.__setattr__(self, "posterior", dataclasses.replace(self.posterior, distance=certificate.distance))
 
     def plot(self, kind: str = "overview", *, reference: Any = None) -> "Figure":
         """A matplotlib figure: "overview" (run and marginals), "trace", "bound", "marginals" or "noise".
@@ -89,7 +94,7 @@ class Fit:
 
         `provi.compare` puts those of several models beside each other.
         """
-        return evidence_bracket(self)
+        return evidence_bracket(self.certificate, self.elbo.value, self.elbo.standard_error)
 
     def marginal_distances(self, confidence: float = 0.99, seed: int = 0) -> np.ndarray:
         """How far each marginal is from the posterior's, at most: Wasserstein-1 in standard deviations of q.
@@ -164,6 +169,7 @@ class Fit:
             f"ELBO {self.elbo} nats; {gap} ({certificate.status}{level}).",
         ]
         found = self.posterior.latest_diagnosis
+        lines += certificate.lines[1:]
         return "\n".join(lines if found is None else [*lines, found.advice])
 
     def __repr__(self) -> str:

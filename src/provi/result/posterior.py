@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.certificates.distance.bound import Deferred, PosteriorBound
 from provi.core.arguments import as_array, check_count, double_precision
 from provi.diagnostics.importance import ImportanceDiagnostics, importance_diagnostics
 from provi.families.base import AbstractFamily
 from provi.families.bases import marginal_quantile
-from provi.result.summary import Summary, summarise_model_space, tail_warning
+from provi.result.summary import Summary, content_note, summarise_model_space, tail_warning
 
 _NO_TARGET = (
     "In free coordinates, as the target is not known: provi.load(path, target=target) has the model's own space."
@@ -23,12 +24,14 @@ class Posterior:
     """The fitted approximation, in NumPy: exact moments, draws and densities of the family's member.
 
     `names` are those of the free coordinates z. With a `target`, `draws` and `summary` are in the model's own space.
+    `distance`: what is known of how far it is from the posterior, or what computes that; `bound` has its value.
     """
 
     family: AbstractFamily
     point: Any
     names: tuple[str, ...]
     target: Any = dataclasses.field(default=None, compare=False, repr=False)
+    distance: PosteriorBound | Deferred | None = dataclasses.field(default=None, compare=False, repr=False)
     _found: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
@@ -89,7 +92,8 @@ class Posterior:
 
         In the model's own space where the target is known: a parameter that is a free coordinate itself exactly, what
         is computed from them (a scale, a simplex, a deterministic site) from up to 10,000 draws of a fixed seed.
-        Lines under the table say which, and warn where k-hat shows that q misses part of the posterior.
+        Lines under the table say which, how much of the posterior the intervals provably hold, and warn where k-hat
+        shows that q misses part of it.
 
         **Arguments:**
 
@@ -97,10 +101,16 @@ class Posterior:
         - `unconstrained`: summarise the free coordinates z, all exactly.
         """
         free = Summary(self.names, self.mean, self.standard_deviation, self.interval(probability), probability)
+        held = content_note(self, probability)
         if self.target is None:
-            return dataclasses.replace(free, notes=(_NO_TARGET,))
+            return dataclasses.replace(free, notes=(_NO_TARGET, *held))
         found = free if unconstrained else summarise_model_space(self, free)
-        return dataclasses.replace(found, notes=(*found.notes, *tail_warning(self)))
+        return dataclasses.replace(found, notes=(*found.notes, *held, *tail_warning(self)))
+
+    @property
+    def bound(self) -> PosteriorBound | None:
+        """Bounds on the distance to the posterior, computed when they are first asked for; None without any."""
+        return self.distance() if isinstance(self.distance, Deferred) else self.distance
 
     def diagnose(self, num_draws: int = 10_000, seed: int = 0) -> ImportanceDiagnostics:
         """How far q is from the posterior: k-hat of the importance weights and its kin, by fresh draws.

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from provi.certificates.distance.bound import Deferred
 from provi.diagnostics.importance import ImportanceDiagnostics
 
 if TYPE_CHECKING:
@@ -109,14 +110,29 @@ def summarise_model_space(posterior: "Posterior", free: Summary) -> Summary:
     )
 
 
+def content_note(posterior: "Posterior", probability: float) -> tuple[str, ...]:
+    """A line on what the intervals hold of the posterior, where the bound says something; computed where cheap."""
+    distance = posterior.distance
+    if isinstance(distance, Deferred) and not distance.known and _size(posterior) > _LARGEST_CHECK:
+        return ()
+    found = posterior.bound
+    if found is None or not found.informative:
+        return ()
+    return (f"{found.content_words(probability)} ({found.status}, confidence {found.confidence:g}).",)
+
+
+def _size(posterior: "Posterior") -> int:
+    return sum(np.size(leaf) for leaf in jax.tree.leaves(posterior.target))
+
+
 def tail_warning(posterior: "Posterior") -> tuple[str, ...]:
     """A line where k-hat is bad. It is computed here where that is cheap, else only used where it is known.
 
     The standard error of k-hat is about (1 + k)/sqrt(3 sqrt(S)), 0.17 at S = 1000: what looks bad with few draws is
     looked at again with ten times as many.
     """
-    found, size = posterior.latest_diagnosis, sum(np.size(leaf) for leaf in jax.tree.leaves(posterior.target))
-    if size <= _LARGEST_CHECK and (found is None or found.num_draws < _SECOND_CHECK):
+    found = posterior.latest_diagnosis
+    if _size(posterior) <= _LARGEST_CHECK and (found is None or found.num_draws < _SECOND_CHECK):
         try:
             found = posterior.diagnose(_FIRST_CHECK)
             found = posterior.diagnose(_SECOND_CHECK) if _is_bad(found) else found

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+from functools import partial
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 from provi.algorithms.natural.laplace import value_and_gradient
 from provi.certificates.build import DEFAULT_GRADIENTS, Evidence, Query, build_certificate
 from provi.certificates.certificate import Certificate
+from provi.certificates.distance.bound import Deferred, PosteriorBound
 from provi.families.base import AbstractFamily
 from provi.runtime.run import Budget, Run
 from provi.targets.base import AbstractTarget, Constants
@@ -106,7 +108,6 @@ class AbstractStructure(abc.ABC):
         wanted: float | None = None,
         max_gradients: int | None = None,
         known: Any = None,
-        effort: float = 1.0,
     ) -> Certificate:
         """The certificate of the member `point`.
 
@@ -115,19 +116,26 @@ class AbstractStructure(abc.ABC):
         - `confidence`: of the gap, and separately of the distance to the posterior. - `seed`: of fresh draws.
         - `wanted`: the gap that is enough; None spends `max_gradients`.
         - `known`: the deterministic bounds at `point`, if the caller has computed them.
-        - `effort`: how much longer than usual to look at the tails for a proof of the distance to the posterior.
         """
         limit = DEFAULT_GRADIENTS if max_gradients is None else max_gradients
         # Host numbers that cost a pass over the data: once for all.
         constants = self.target.constants
-        evidence = self.evidence(point, constants, Query(confidence, seed, wanted, limit, known, effort))
+        evidence = self.evidence(point, constants, Query(confidence, seed, wanted, limit, known))
 
         def recompute(other: int) -> Certificate:
-            return self.certificate(
-                point, confidence=confidence, seed=other, wanted=wanted, max_gradients=limit, effort=effort
-            )
+            return self.certificate(point, confidence=confidence, seed=other, wanted=wanted, max_gradients=limit)
 
+        if evidence.distance is not None:
+            evidence = dataclasses.replace(evidence, distance=Deferred(partial(self._distance, point, evidence)))
         return build_certificate(self.target, self.family, constants, evidence, recompute)
+
+    def _distance(self, point: Any, evidence: Evidence) -> PosteriorBound | None:
+        """The distance to the posterior, with the deviations of q, in whose units its errors can be read."""
+        found = evidence.distance() if isinstance(evidence.distance, Deferred) else evidence.distance
+        if found is None:
+            return None
+        spread = np.asarray(self.family.marginal_standard_deviation(point), np.float64)
+        return dataclasses.replace(found, deviations=tuple(spread.tolist()))
 
 
 def certificate_seed(seed: int, attempt: int) -> int:

@@ -94,7 +94,6 @@ class Dual(AbstractStructure):
                     point,
                     confidence=query.confidence,
                     seed=query.seed,
-                    effort=query.effort,
                 )
             )
         return Evidence(bounds, distance, refuted, len(bounds))

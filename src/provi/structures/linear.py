@@ -106,7 +106,6 @@ class Linear(AbstractStructure):
                     point,
                     confidence=query.confidence,
                     seed=query.seed,
-                    effort=query.effort,
                 )
             )
         return Evidence(bounds, distance, refuted, len(bounds))

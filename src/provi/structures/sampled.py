@@ -65,6 +65,6 @@ def sampled_evidence(
         return Evidence(bounds, None, None, result.num_gradients, None if bounds else tails)
     distance = None
     if result.counterexample is None:
-        level = {"confidence": query.confidence, "seed": query.seed, "effort": query.effort}
+        level = {"confidence": query.confidence, "seed": query.seed}
         distance = Deferred(partial(posterior_bound, target, family, point, **level))
     return Evidence(result.bounds, distance, result.counterexample, result.num_gradients, tails)

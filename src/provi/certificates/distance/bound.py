@@ -1,4 +1,4 @@
-r"""How far q is from the posterior: KL, and what follows from it for probabilities and means.
+r"""How far q is from the posterior: KL, and what follows from it for the evidence, for probabilities and for means.
 
 Everything follows from a bound K on KL(q || p). Total variation: Pinsker and Bretagnolle-Huber, $TV \le
 \min(\sqrt{K/2}, \sqrt{1 - e^{-K}})$. An interval that holds the share a of q: data processing, $a\log\frac ab + (1 -
@@ -14,6 +14,9 @@ from typing import Any
 
 from provi.core.arguments import double_precision
 
+_LARGEST_ERROR, LEAST_CONTENT = 0.5, 0.5
+"""Errors of a probability from which, and contents of an interval below which, a bound says nothing worth a word."""
+
 
 @dataclasses.dataclass(frozen=True)
 class EvidenceBracket:
@@ -21,25 +24,29 @@ class EvidenceBracket:
 
     - `upper`: infinite where nothing bounds the distance of q to the posterior. - `confidence`: of both together.
     - `status`: 'proven' or 'statistical', of the weaker end; 'none' without an upper end.
-    - `proven_upper`: a proven upper end, which may be larger than a statistical one, or infinite.
     """
 
     lower: float
     upper: float
     confidence: float
     status: str
-    proven_upper: float = math.inf
 
     @property
     def width(self) -> float:
         """How much is not known."""
         return self.upper - self.lower
 
+    @property
+    def ends(self) -> str:
+        """The two ends in words, rounded outwards."""
+        if not math.isfinite(self.upper):
+            return f"log evidence at least {rounded_down_text(self.lower)}"
+        return f"log evidence in [{rounded_down_text(self.lower)}, {rounded_up_text(self.upper)}]"
+
     def __str__(self) -> str:
         if not math.isfinite(self.upper):
-            return f"log evidence at least {rounded_down_text(self.lower)} nats; no upper bound"
-        ends = f"[{rounded_down_text(self.lower)}, {rounded_up_text(self.upper)}]"
-        return f"log evidence in {ends} nats ({self.status}, confidence {self.confidence:g})"
+            return f"{self.ends} nats; no upper bound"
+        return f"{self.ends} nats ({self.status}, confidence {self.confidence:g})"
 
 
 class Deferred:
@@ -48,6 +55,15 @@ class Deferred:
     def __init__(self, function: Callable[[], "PosteriorBound | None"]) -> None:
         self._function: Callable[[], PosteriorBound | None] | None = double_precision(function)
         self._found: PosteriorBound | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether it was asked for already."""
+        return self._function is None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A pickle holds the bound and not what computes it."""
+        return {"_function": None, "_found": self()}
 
     def __call__(self) -> "PosteriorBound | None":
         """The bound, computed once."""
@@ -60,11 +76,12 @@ class Deferred:
 class PosteriorBound:
     """Upper bounds on the distance between q and the posterior, each in words of the user's own parameters.
 
-    - `kl`: nats, at the level `confidence`; `status`: 'proven' (finite-sample valid) or 'statistical' (what lies beyond
-      the draws is not bounded, or only loosely).
+    - `kl`: nats, at the level `confidence`; `status`: 'proven' (valid for any number of draws) or 'statistical' (the
+      confidence is asymptotic).
     - `coordinate_error`: for each parameter a bound on both |mean_q - mean_p| and |sd_q - sd_p|.
-    - `num_samples`: draws. - `estimate`: of the quantity that bounds the KL; `statistical`, `proven`: its two bounds.
+    - `num_samples`: draws. - `estimate`: of the quantity that bounds the KL.
     - `evidence`: the bracket of the log evidence, where the same draws gave it.
+    - `deviations`: standard deviations of q, in whose units `coordinate_error` can be read; empty where not known.
     """
 
     kl: float
@@ -73,9 +90,8 @@ class PosteriorBound:
     num_samples: int
     status: str = "statistical"
     estimate: float = math.nan
-    statistical: float = math.inf
-    proven: float = math.inf
     evidence: EvidenceBracket | None = None
+    deviations: tuple[float, ...] = ()
 
     @property
     def total_variation(self) -> float:
@@ -89,9 +105,26 @@ class PosteriorBound:
         fields = {name: value for name, value in data.items() if name in known and value is not None}
         bracket = fields.get("evidence")
         if bracket is not None:
-            ends = {name: math.inf if bracket[name] is None else bracket[name] for name in ("upper", "proven_upper")}
+            ends = {name: math.inf if bracket[name] is None else bracket[name] for name in ("upper",)}
             fields["evidence"] = EvidenceBracket(**{**bracket, **ends})
-        return cls(**{**fields, "coordinate_error": tuple(data["coordinate_error"])})
+        errors = tuple(math.inf if error is None else error for error in data["coordinate_error"])
+        return cls(**{**fields, "coordinate_error": errors, "deviations": tuple(data.get("deviations", ()))})
+
+    @property
+    def relative_error(self) -> tuple[float, ...]:
+        """`coordinate_error` in standard deviations of q; empty where these are not known."""
+        pairs = zip(self.coordinate_error, self.deviations, strict=False)
+        return tuple(error / deviation if deviation > 0 else math.inf for error, deviation in pairs)
+
+    @property
+    def informative(self) -> bool:
+        """Whether it says something of probabilities: that none is off by a half. Intervals of 94% then hold a half."""
+        return self.total_variation < _LARGEST_ERROR and self.content(0.94) >= LEAST_CONTENT
+
+    def content_words(self, probability: float) -> str:
+        """What an interval with the share `probability` of q holds, as a sentence without its end."""
+        least = share_down(self.content(probability))
+        return f"Every {100 * probability:g}% interval holds at least {least} of the posterior"
 
     def content(self, probability: float) -> float:
         """The least posterior probability of any set that holds the share `probability` of q."""
@@ -120,6 +153,11 @@ def least_content(probability: float, kl: float) -> float:
         else:
             high = middle
     return low
+
+
+def share_down(share: float) -> str:
+    """A share in percent, rounded down: to a whole number, from 90% on to a tenth."""
+    return f"{math.floor(100 * share)}%" if share < 0.9 else f"{math.floor(1000 * share) / 10:g}%"
 
 
 def rounded_down_text(value: float) -> str:

@@ -130,8 +130,8 @@ class RowProblem(AbstractProblem):
         return rows @ self.root.astype(slopes.dtype)
 
     def _terms(self, eta: Any) -> tuple[Any, Any]:
-        y = jnp.broadcast_to(jnp.asarray(self.response, eta.dtype), eta.shape)
-        values, pull = jax.vjp(lambda x: self.likelihood.potential(x, y), eta)
+        y = jnp.broadcast_to(jnp.asarray(self.response, eta.dtype), eta.shape).reshape(-1)
+        values, pull = jax.vjp(lambda x: self.likelihood.potential(x.reshape(-1), y).reshape(eta.shape), eta)
         return values, pull(jnp.ones_like(values))[0]
 
     def slopes(self, w: Any) -> Any:
@@ -148,7 +148,8 @@ class RowProblem(AbstractProblem):
         prior, length = w @ self.prior_curvature, jnp.linalg.norm(w, axis=1)
         # The terms are summed in float64 whatever they were computed in.
         value = jnp.sum(values - first, axis=1, dtype=double)
-        value += 0.5 * jnp.sum(w * prior, axis=1, dtype=double) + jnp.sum(w * self.prior_gradient, axis=1, dtype=double)
+        value += 0.5 * jnp.sum(w * prior, axis=1, dtype=double)
+        value += jnp.sum(w * self.prior_gradient[None, :], axis=1, dtype=double)
         gradient = prior + self.prior_gradient[None, :] + self._collect(slopes)
         products, sums = (count + 8 * self.dim) * eps, 16 * self.dim * eps + count * _EPS
         norms, sizes = self._row_norms(), jnp.abs(slopes)
@@ -236,13 +237,10 @@ class Conjugates:
     evaluations: int
 
 
-def conjugates(
-    problem: AbstractProblem, points: np.ndarray, tolerance: float, rough: bool = False
-) -> Conjugates | None:
+def conjugates(problem: AbstractProblem, points: np.ndarray, tolerance: float) -> Conjugates | None:
     """Upper bounds at the rows of `points`, each within about `tolerance` of the best; None if H is not positive.
 
-    Infinite where the potential is not finite at what was found. With `rough`, a row problem is evaluated in float32,
-    its rounding charged, and nothing is done about rows that this leaves far off.
+    Infinite where the potential is not finite at what was found.
     """
     try:
         factor = cholesky(problem.curvature(), lower=True)
@@ -250,11 +248,10 @@ def conjugates(
         return None
     inverse = solve_triangular(factor, np.eye(problem.dim), lower=True)
     search = _Search(problem, inverse, np.asarray(points, np.float64))
-    rows = isinstance(problem, RowProblem)
     with np.errstate(over="ignore", invalid="ignore"):
-        if rows:
+        if isinstance(problem, RowProblem):
             search.run(np.float32, max(tolerance, _SINGLE_FLOOR))
-        search.finish(tolerance, np.float32 if rows and rough else np.float64)
+        search.finish(tolerance)
     return Conjugates(search.upper, search.places, search.passes, search.evaluations)
 
 
@@ -303,21 +300,20 @@ class _Search:
             step = np.where((accepted | useful)[:, None], -_quasi_newton(gradient, pairs), step / 4)
         self.places[active] = w
 
-    def finish(self, tolerance: float, dtype: Any) -> None:
-        """Evaluate; in float64, rows that are not there yet go on, twice at most."""
+    def finish(self, tolerance: float) -> None:
+        """Evaluate in float64; rows that are not there yet go on, twice at most."""
         rows = np.arange(len(self.points))
         for attempt in range(3):
-            remainder = self._evaluate(rows, dtype)
+            remainder = self._evaluate(rows)
             rows = rows[~(remainder <= 2 * tolerance)]
-            if attempt == 2 or not len(rows) or dtype == np.float32:
+            if attempt == 2 or not len(rows):
                 return
             self.run(np.float64, tolerance, rows)
 
-    def _evaluate(self, rows: np.ndarray, dtype: Any) -> np.ndarray:
+    def _evaluate(self, rows: np.ndarray) -> np.ndarray:
         """The bounds at the places of these rows, and their remainders."""
-        # What float32 holds of a place and of a point is exact in float64.
-        w, points = self.places[rows].astype(dtype), self.points[rows]
-        found = self._in_chunks(_evaluate_residual, dtype, w, points)
+        w, points = self.places[rows], self.points[rows]
+        found = self._in_chunks(_evaluate_residual, np.float64, w, points)
         value, norm, value_error, gradient_error = (np.asarray(x, np.float64) for x in found)
         remainder = 0.5 * (norm * (1 + 8 * self.problem.dim * _EPS) + 2 * self.largest * gradient_error) ** 2
         terms = points * w

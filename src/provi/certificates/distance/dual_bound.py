@@ -1,36 +1,36 @@
-r"""An upper bound on the evidence, and so on KL(q || p), from draws of a Gaussian: the dual of a variational fit.
+r"""An upper bound on the evidence, and so on KL(q || p), from draws of a Gaussian and the conjugate of the potential.
 
-For a convex potential $\phi$, $Z = \int e^{-\phi}$, and any covariance V, with $s \sim N(0, V^{-1})$,
+For a convex potential $\phi$ with $Z = \int e^{-\phi} < \infty$ there is a point z with $Z\int e^{\langle z, s\rangle -
+\phi^*(s)}ds \le (2\pi)^d$: the functional Santaló inequality (Ball 1986 for even functions; Artstein-Avidan, Klartag
+and Milman 2004). By the inequality of the means the integral is at least that of $e^{-\bar\phi(s)}$, $\bar\phi(s) =
+\tfrac12(\phi^*(s) + \phi^*(-s))$, whatever z is. So, with draws $s \sim N(0, V^{-1})$ of any Gaussian,
 
-$$\log Z \le \tfrac12\log\det(2\pi eV) - d + E\,\phi^*(s).$$
+$$\log Z \le d\log2\pi - \log\int e^{-\bar\phi} = \tfrac12\log\det(2\pi V) - \log E\,e^{-Y}, \qquad
+Y = \bar\phi(s) - \tfrac12s'Vs.$$
 
-It is the Fenchel-Young bound of docs/theory/posterior.md at $q_2 = N(m, V)$, $\log Z \le ELBO(q_2) + E[\phi(x) +
-\phi^*(s) - \langle x, s\rangle]$, in which the potential at the draws cancels: neither m nor $\phi$ is left. So V is
-free to be chosen; the right side is convex in a factor of $V^{-1}$, and stationary where $V = E\,\nabla^2\phi^*(s) =
-E[(\nabla^2\phi)^{-1}]$: a Gaussian variational fit of the density $e^{-\phi^*}$. (The best q has $V^{-1} =
-E\,\nabla^2\phi$, an average of the same Hessians on the other side.) Hence
+Nothing is left of q, and the potential itself is nowhere evaluated but in its conjugate. It is exact for Gaussians;
+near one, the part of degree k of log p/q is counted k - 1 times (docs/theory/posterior.md). Jensen's inequality would
+give $E\,Y$, the Fenchel-Young bound of a best Gaussian, which counts it k times.
 
-$$KL(q\|p) \le E_q\phi - \phi(m) + \log\det A - \tfrac d2 + E\,Y, \qquad
-Y = \tfrac12(f^*(u) + f^*(-u)) - \tfrac12|u|^2,$$
+In the coordinates of $q = N(m, CC')$, $f(w) = \phi(m + CAw) - \phi(m)$, $V = CAA'C'$, u standard normal:
 
-u standard normal, $f(w) = \phi(m + CAw) - \phi(m)$, $V = CAA'C'$, C a root of q's covariance. The pairs take away all
-that is odd in u, and the quadratic is a control variate; A comes from pilot draws, by damped steps $AA' \leftarrow
-A(E\nabla^2f^*)^{\theta}A'$ with $E\nabla^2f^*(u) = E[w(u)u']$, w(u) the maximiser, which costs nothing more.
+$$KL(q\|p) \le E_q\phi - \phi(m) - \tfrac d2 + \log\det A - \log E\,e^{-Y}, \qquad
+Y = \tfrac12(f^*(u) + f^*(-u)) - \tfrac12|u|^2.$$
 
-**Confidence.** Y is clipped to [a, b], chosen by the pilot: clipping from below makes it larger, and the mean of what
-lies in [a, b] has Maurer and Pontil's empirical Bernstein bound, valid for any n. What exceeds b: let k of n draws
-do, so that $P(Y > b) \le p$ by Clopper and Pearson. Since $\nabla^2f \succeq H$, $f^*(u) \le \langle u, w_0\rangle -
-f(w_0) + \tfrac12|u - \nabla f(w_0)|^2_{H^{-1}}$ for the mode $w_0$, so $Y \le T = t_0 + \tfrac12\sum_i\kappa_iv_i^2$
-with $\kappa = 1/\lambda(H) - 1$, v standard normal, and for an event A of probability at most p
+**Confidence.** $e^{-Y}$ is positive, and only a lower bound on its mean is wanted: what no draw reaches can but raise
+it. So nothing need be known of tails. With Y clipped to [a, b], chosen by a pilot, $E\,e^{-Y} \ge E\,e^{-Y_{ab}} -
+e^{-b}P(Y > b)$; the first has Maurer and Pontil's empirical Bernstein bound, the second Clopper and Pearson's. Both are
+valid for any number of draws: `proven`. Each $f^*$ may be replaced by an upper bound, from `conjugate`.
 
-$$E[T; A] \le p\,\inf_{\theta > 0}\theta^{-1}\Bigl(\log\tfrac1p + \theta t_0 -
-\tfrac12\sum_i\log(1 - \theta\kappa_i)\Bigr)$$
+A is chosen by the pilot, to make Y nearly constant: steps of a variational fit of $e^{-\phi^*}$, $AA' \leftarrow
+A(E\nabla^2f^*)^{\theta}A'$, where $\nabla^2f^* = (\nabla^2f)^{-1}$ at the maximiser and $E\nabla^2f^*(u) = E[w(u)u']$.
 
-(Donsker and Varadhan: the law given A has relative entropy log 1/p). Where the terms' own curvature is known to fall
-slowly, `radial_growth` bounds Y better up to some |u|. All of it together is finite-sample valid: `proven`. Student's
-bound with a correction for skewness is what draws can see: `statistical`. Where the mean of the potential is itself
-from draws (black boxes), $Y$ has $\tfrac12(f_q(u) + f_q(-u)) - \tfrac12|u|^2$ more, $f_q$ in the coordinates of q,
-and $\kappa$ is of $H^{-1} - I + (M - I)$ where an upper bound M of the Hessian is known; else nothing is proven.
+**Black boxes.** Where the mean of the potential under q is itself from draws, $\tfrac12(f_q(u) + f_q(-u)) -
+\tfrac12|u|^2$ is averaged with Student's bound, corrected for skewness: `statistical`. With an upper bound M of the
+Hessian in the coordinates of q it is at most $\tfrac12u'(M - I)u$, and a clipped mean has an empirical Bernstein bound
+again. What exceeds the clip, on an event of probability p at most, has a mean of at most $p\,\inf_\theta
+\theta^{-1}(\log\tfrac1p - \tfrac12\sum_i\log(1 - \theta\kappa_i))$, $\kappa$ the eigenvalues of $M - I$ (Donsker and
+Varadhan: the law given the event has relative entropy log 1/p).
 """
 
 import dataclasses
@@ -48,36 +48,33 @@ from provi.certificates.distance.conjugate import (
     in_floating_type,
     inverse_hessians,
 )
-from provi.certificates.distance.growth import RadialGrowth, radial_growth
 
-_PILOT_PAIRS, _ROUNDS, _MOST_FAILURES, _DAMPING = 192, 8, 2, 0.7
-_HESSIAN_WORK, _MOST_HESSIANS = 2e9, 128
-_WORTH = 0.02
-"""Gain, relative to the bound, from which another step of the dual fit is worth its draws."""
+_PILOT_PAIRS, _ROUNDS, _MOST_FAILURES, _DAMPING = 128, 8, 2, 0.7
+_HESSIAN_WORK, _MOST_HESSIANS = 1e9, 128
+_STEADY, _WORTH = 0.4, 0.02
+"""The spread of Y below which no better A is sought; the gain, relative to the mean of Y, that a step must bring."""
 
-_ABOVE, _BELOW, _FEWEST_DEVIATIONS = 5.0, 1.5, 8.0
-"""Y is clipped at these multiples of the deviations of the pilot from its median, and no nearer than this number
-of its standard deviations."""
+_BEYOND, _FEWEST_DEVIATIONS = 5.0, 6.0
+"""Y is clipped at this multiple of the deviations of the pilot from its median, and no nearer than this number of its
+standard deviations."""
 
-_SHARE_OF_TAIL, _ACCURACY, _WANTED_WIDTH, _WANTED_TAIL, _LARGEST_TAIL = 0.5, 0.01, 0.04, 0.15, 0.5
-FEWEST_PAIRS, MOST_PAIRS, MOST_CHECKED = 256, 32_768, 65_536
-
-_AT_ONCE, _LARGEST_ROUGH = 4096, 4000
-"""Pairs that are checked together; terms up to which float32 can tell whether a draw exceeds b."""
+_SHARE, _ACCURACY, _WANTED_WIDTH = 0.5, 0.005, 0.03
+FEWEST_PAIRS, MOST_PAIRS = 512, 32_768
 
 
 @dataclasses.dataclass(frozen=True)
 class DualBound:
-    """Upper bounds on KL(q || p), in nats.
+    """Upper bounds in nats; each is wrong with the probability asked for at most.
 
-    - `estimate`: the mean of the draws. - `statistical`: its confidence bound but for what no draw reached.
-    - `proven`: with a closed-form bound on that too; infinite where there is none. - `num_pairs`: of draws.
+    - `kl`: on KL(q || p). - `proven`: whether that is valid for any number of draws. - `estimate`: of what bounds it.
+    - `log_mass`: on log Z + phi(m) - (d/2) log 2 pi - log |det C|, always proven. - `num_pairs`: of draws.
     - `num_evaluations`: of the potential's gradient.
     """
 
+    kl: float
+    proven: bool
     estimate: float
-    statistical: float
-    proven: float
+    log_mass: float
     num_pairs: int
     num_evaluations: int
 
@@ -95,7 +92,7 @@ class Energy:
 
 
 def dual_bound(
-    problem: AbstractProblem, energy: Energy, *, delta: float, seed: int, most_evaluations: int, effort: float = 1.0
+    problem: AbstractProblem, energy: Energy, *, delta: float, seed: int, most_evaluations: int
 ) -> DualBound | None:
     """The bounds at q, in whose coordinates `problem` is given; wrong with probability `delta` at most.
 
@@ -103,140 +100,151 @@ def dual_bound(
 
     **Arguments:**
 
-    - `most_evaluations`: of the gradient of the potential, for the final draws; the pilot takes about a third more.
-    - `effort`: multiple of that, and of the largest number of draws, that may be spent on the tail.
+    - `most_evaluations`: of the gradient of the potential, for the final draws; the pilot takes a few thousand more.
     """
     rng, dim = np.random.default_rng(seed), problem.dim
-    start = _Draws(problem, energy)
-    found = _pilot(start, rng)
+    found = _pilot(_Frame(problem), rng)
     if found is None:
         return None
-    draws, pilot, passes, used = found
-    centre, spread = float(np.median(pilot)), float(np.std(pilot))
-    scale = max(abs(float(np.mean(pilot))), spread, 1e-12)
-    floor = _FEWEST_DEVIATIONS * max(spread, 1e-3 * scale)
-    high = centre + max(_ABOVE * float(np.max(pilot) - centre), floor)
-    low = centre - max(_BELOW * float(centre - np.min(pilot)), floor)
-    tail = _Tail(draws)
-    mean = float(np.mean(pilot))
+    frame, pilot, passes, used = found
+    given = energy.value is not None
+    level = delta if given else delta / 2
+    scale = _scale(pilot)
     affordable = int(np.clip(most_evaluations // (2 * max(passes, 1)), FEWEST_PAIRS, MOST_PAIRS))
-    count = _pairs_for_noise(mean, spread, high - low, delta, affordable)
-    final = draws.values(rng.standard_normal((count, dim)), _ACCURACY * scale)
+    count, low, high = _plan(pilot, scale, level, affordable)
+    half = rng.standard_normal((count, dim))
+    final = frame.values(half, _ACCURACY * scale)
     if final is None:
         return None
     values, _, evaluations = final
-    used += evaluations
-    exceeding, seen = int(np.sum(~(values <= high))), count
-    if exceeding > 0.1 * count:
-        return None
-    allowed = int(4 * effort * affordable)
-    more = _pairs_for_tail(mean, tail, high, delta, count, min(allowed, int(effort * MOST_CHECKED)))
-    if more:
-        found, evaluations = draws.exceeding(rng, more, high, mean)
-        exceeding, seen, used = exceeding + found, seen + more, used + evaluations
-    clipped = np.clip(values, low, high)
-    error = draws.constant_error
-    statistical = skewed_bound(np.where(np.isfinite(values), values, high), delta) + error
-    proven = _bernstein(clipped, high - low, math.log(2 / ((1 - _SHARE_OF_TAIL) * delta))) + error
-    probability = float(special.betaincinv(exceeding + 1, seen - exceeding, 1 - _SHARE_OF_TAIL * delta))
-    proven += tail.mean_beyond(probability, high)
-    estimate = float(np.mean(np.where(np.isfinite(values), values, high)))
-    return DualBound(max(estimate, 0.0), max(statistical, 0.0), max(proven, 0.0), seen, used)
+    log_mean = log_mean_lower_bound(-values, -high, -low, level)
+    log_det, rounding = frame.log_det
+    log_mass = log_det - log_mean + rounding
+    middle = -float(np.log(np.mean(np.exp(low - np.clip(values, low, high))))) + low
+    if energy.value is not None:
+        rest, proven, average = energy.value - 0.5 * dim + energy.error, True, energy.value - 0.5 * dim
+    else:
+        rest, proven, average = _energy_from_draws(problem, energy, rng, half, delta / 2)
+        evaluations += 2 * count
+    return DualBound(
+        kl=max(rest + log_mass, 0.0),
+        proven=proven,
+        estimate=max(average + log_det + middle, 0.0),
+        log_mass=log_mass,
+        num_pairs=count,
+        num_evaluations=used + evaluations,
+    )
 
 
-class _Draws:
-    """The values of one pair, constants included, in the coordinates of some A."""
+def log_mean_lower_bound(values: np.ndarray, low: float, high: float, delta: float) -> float:
+    """A lower confidence bound on log E exp(X) from draws of X, valid for any number of them and any law.
 
-    def __init__(self, problem: AbstractProblem, energy: Energy, factor: np.ndarray | None = None) -> None:
-        self.base, self.energy = problem, energy
-        self.factor = np.eye(problem.dim) if factor is None else factor
+    Minus infinity where it is not positive. See the module's docstring; here X = -Y, clipped to [`low`, `high`].
+    """
+    count, least = len(values), math.exp(low - high)
+    clipped = np.exp(np.clip(np.where(np.isnan(values), -np.inf, values), low, high) - high)
+    mean = -bernstein_bound(-clipped, 1 - least, math.log(2 / ((1 - _SHARE) * delta)))
+    below = int(np.sum(~(values >= low)))
+    probability = float(special.betaincinv(below + 1, max(count - below, 1e-9), 1 - _SHARE * delta))
+    mean -= least * min(probability, 1.0)
+    return math.log(mean) + high if mean > 0 else -math.inf
+
+
+def bernstein_bound(values: np.ndarray, width: float, log_term: float) -> float:
+    """Maurer and Pontil (2009), theorem 4: an upper bound on the mean of values in an interval of this width.
+
+    `log_term` is log(2 / delta).
+    """
+    count, variance = len(values), float(np.var(values, ddof=1))
+    noise = math.sqrt(2 * variance * log_term / count) + 7 * width * log_term / (3 * (count - 1))
+    return float(np.mean(values)) + noise
+
+
+def skewed_bound(values: np.ndarray, delta: float) -> float:
+    """Student's bound with Johnson's (1978) correction for skewness: right to second order for means of any law."""
+    count, mean, spread = len(values), float(np.mean(values)), float(np.std(values, ddof=1))
+    # No sample is free of noise: a spread of zero means that all draws are alike, not that all are known.
+    spread = max(spread, 1e-12 * abs(mean), 1e-100)
+    quantile = -float(special.stdtrit(count - 1, delta))
+    skewness = float(np.mean(((values - mean) / spread) ** 3))
+    lean = max(skewness, 0.0) * (2 * quantile**2 + 1) / (6 * math.sqrt(count))
+    return mean + spread / math.sqrt(count) * (quantile + lean)
+
+
+def quadratic_tail(weights: np.ndarray, start: float, probability: float) -> float:
+    """The largest E[start + sum weights v^2 / 2; A] over events A of this probability or less, v standard normal."""
+    positive = float(weights.max())
+    if positive <= 0:
+        return probability * max(start, 0.0)
+    theta = np.geomspace(1e-6, 1 - 1e-6, 300) / positive
+    moments = -0.5 * np.sum(np.log1p(-theta[:, None] * weights[None, :]), axis=1) + theta * start
+    level = moments - math.log(probability)
+    # p (log 1/p + c) grows in p while log 1/p + c >= 1; where it does not, its maximum stands for all smaller p.
+    largest = np.where(level >= 1, probability * level, np.exp(np.minimum(moments - 1, 700)))
+    return float(np.min(largest / theta))
+
+
+class _Frame:
+    """The coordinates of some A, and Y in them."""
+
+    def __init__(self, problem: AbstractProblem, factor: np.ndarray | None = None) -> None:
+        self.base, self.factor = problem, np.eye(problem.dim) if factor is None else factor
         self.problem = problem if factor is None else problem.transformed(factor)
-        sign, log_det = np.linalg.slogdet(self.factor)
-        del sign
-        given = energy.value is not None
-        self.constant = float(log_det) + (float(energy.value) - 0.5 * problem.dim if given else 0.0)  # pyright: ignore
-        # An eigenvalue of A is known to eps times the condition of A, which is bounded by the steps that made it.
-        self.constant_error = energy.error + 64 * problem.dim**2 * float(np.finfo(float).eps)
 
-    def values(
-        self, half: np.ndarray, tolerance: float, rough: bool = False
-    ) -> tuple[np.ndarray, np.ndarray, int] | None:
-        """Y of each row of `half`, with the constant; the maximisers for u and for -u; evaluations."""
-        found = conjugates(self.problem, np.concatenate([half, -half]), tolerance, rough)
+    @property
+    def log_det(self) -> tuple[float, float]:
+        """log det A, and a bound on its rounding."""
+        condition = float(np.linalg.cond(self.factor))
+        return float(np.linalg.slogdet(self.factor)[1]), 16 * len(self.factor) ** 2 * _EPS * condition
+
+    def values(self, half: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray, int] | None:
+        """Y of each row of `half`, infinite where it is not known; the maximisers for u and for -u; evaluations."""
+        found = conjugates(self.problem, np.concatenate([half, -half]), tolerance)
         if found is None:
             return None
         count = len(half)
         pair = 0.5 * (found.upper[:count] + found.upper[count:]) - 0.5 * np.sum(half**2, axis=1)
-        evaluations = found.evaluations
-        if self.energy.value is None:
-            potentials = _potentials(self.base, np.concatenate([half, -half]))
-            pair = pair + 0.5 * (potentials[:count] + potentials[count:]) - 0.5 * np.sum(half**2, axis=1)
-            evaluations += 2 * count
-        pair = np.where(np.isnan(pair), np.inf, pair)
-        return pair + self.constant, found.places, evaluations
-
-    def exceeding(self, rng: np.random.Generator, count: int, high: float, mean: float) -> tuple[int, int]:
-        """How many of `count` fresh pairs exceed `high`, and what it cost: no more accuracy than that needs.
-
-        What rough values cannot tell is asked again of exact ones.
-        """
-        tolerance, spent, exceeding = 0.2 * (high - mean), 0, 0
-        rough = isinstance(self.problem, RowProblem) and len(self.problem.centre) <= _LARGEST_ROUGH
-        while count > 0:
-            half = rng.standard_normal((min(count, _AT_ONCE), self.base.dim))
-            count -= len(half)
-            for attempt in (True, False) if rough else (False,):
-                found = self.values(half, tolerance, attempt)
-                if found is None:
-                    return exceeding + len(half) + count, spent
-                values, _, evaluations = found
-                half, spent = half[~(values <= high)], spent + evaluations
-                if not len(half):
-                    break
-            exceeding += len(half)
-        return exceeding, spent
+        return np.where(np.isnan(pair), np.inf, pair), found.places, found.evaluations
 
 
-def _potentials(problem: AbstractProblem, w: np.ndarray) -> np.ndarray:
-    size, data, parts = problem.chunk, in_floating_type(problem, np.float64), []
-    for start in range(0, len(w), size):
-        part = w[start : start + size]
-        padded = np.concatenate([part, np.zeros((size - len(part), w.shape[1]))]) if len(part) < size else part
-        value, _, error, _ = (np.asarray(x)[: len(part)] for x in evaluate(data, jnp.asarray(padded)))
-        parts.append(value + error)
-    return np.concatenate(parts)
+_EPS = float(np.finfo(float).eps)
 
 
-def _pilot(draws: _Draws, rng: np.random.Generator) -> tuple[_Draws, np.ndarray, int, int] | None:
-    """The dual fit: the best A met, the values of Y at it, passes that a row needs, evaluations spent.
+def _scale(values: np.ndarray) -> float:
+    """What an error in Y is to be compared with: its mean or its spread, whichever is larger."""
+    return max(abs(float(np.mean(values))), float(np.std(values)), 1e-9)
+
+
+def _pilot(frame: _Frame, rng: np.random.Generator) -> tuple[_Frame, np.ndarray, int, int] | None:
+    """The best A met, finite values of Y at it, passes that a row needs, evaluations spent.
 
     All rounds use the same draws, so that two of them differ by little but A.
     """
-    best: tuple[float, _Draws, np.ndarray, int] | None = None
-    dim, used, scale, failures = draws.base.dim, 0, 1.0, 0
+    best: tuple[float, _Frame, np.ndarray, int] | None = None
+    dim, used, scale, failures = frame.base.dim, 0, 1.0, 0
     half, step = rng.standard_normal((_PILOT_PAIRS, dim)), np.eye(dim)
     for _ in range(_ROUNDS):
-        found = draws.values(half, _ACCURACY * scale)
+        found = frame.values(half, _ACCURACY * scale)
         if found is None:
             return None
         values, places, evaluations = found
         used += evaluations
         finite = np.isfinite(values)
-        mean = float(values[finite].mean()) if finite.mean() > 0.9 else math.inf
+        mean = float(values[finite].mean()) + frame.log_det[0] if finite.mean() > 0.9 else math.inf
         if best is None and not math.isfinite(mean):
             return None
         if best is None or mean < best[0]:
-            settled = best is not None and mean > best[0] - _WORTH * abs(mean)
-            best = (mean, draws, values[finite], math.ceil(evaluations / (2 * len(half))))
-            scale = max(abs(mean), float(values[finite].std()) / math.sqrt(len(half)), 1e-9)
-            step, gain = _dual_step(draws.problem, np.concatenate([half, -half]), places)
-            if settled or gain < _WORTH * scale:
+            settled = best is not None and mean > best[0] - _WORTH * _scale(values[finite])
+            best = (mean, frame, values[finite], math.ceil(evaluations / (2 * len(half))))
+            scale = _scale(values[finite])
+            step, gain = _dual_step(frame.problem, np.concatenate([half, -half]), places)
+            if settled or float(np.std(values[finite])) < _STEADY or gain < _WORTH * scale:
                 break
         else:  # too far: the potential is far from a quadratic
             step, failures = _half_step(step), failures + 1
             if failures > _MOST_FAILURES:
                 break
-        draws = _Draws(draws.base, draws.energy, best[1].factor @ step)
+        frame = _Frame(frame.base, best[1].factor @ step)
     return None if best is None else (best[1], best[2], best[3], used)
 
 
@@ -251,7 +259,6 @@ def _dual_step(problem: AbstractProblem, u: np.ndarray, w: np.ndarray) -> tuple[
         return identity, 0.0
     if isinstance(problem, RowProblem):
         work = len(problem.centre) * dim**2 + dim**3
-        # The first half of the rows are u, the others -u: every second of each.
         few = w[:: max(1, math.ceil(len(w) * work / _HESSIAN_WORK))][:_MOST_HESSIANS]
         inverses = inverse_hessians(problem, few) - identity[None]
         first, second = inverses[::2].mean(axis=0), inverses[1::2].mean(axis=0)
@@ -273,100 +280,59 @@ def _half_step(step: np.ndarray) -> np.ndarray:
     return (vectors * np.sqrt(values)) @ vectors.T
 
 
-class _Tail:
-    """What is above Y: T_0, from the curvature H alone, and, where terms are self-concordant, T_1 within a radius."""
+def _plan(pilot: np.ndarray, scale: float, delta: float, affordable: int) -> tuple[int, float, float]:
+    """How many pairs, and where to clip Y: as the pilot promises the best bound, until its noise is small beside it."""
+    spread, logs = float(np.std(pilot)), math.log(2 / ((1 - _SHARE) * delta))
+    centre = float(np.median(pilot))
+    high = centre + max(_BEYOND * float(np.max(pilot) - centre), _FEWEST_DEVIATIONS * spread, 1e-12)
+    # A clip far below all of the pilot's values wastes range, one among them loses what lies below it.
+    lows = [*np.quantile(pilot, [0.0, 0.02, 0.05, 0.1, 0.2, 0.4]), *(np.min(pilot) - spread * np.asarray([0.5, 1, 2]))]
 
-    def __init__(self, draws: _Draws) -> None:
-        known = draws.energy.value is not None or draws.energy.upper is not None
-        dim, identity = draws.problem.dim, np.eye(draws.problem.dim)
-        matrix = np.linalg.inv(draws.problem.curvature()) - identity
-        self.radial: RadialGrowth | None = None
-        if draws.energy.value is None and draws.energy.upper is not None:
-            matrix = matrix + draws.energy.upper - identity
-        elif isinstance(draws.problem, RowProblem):
-            self.radial = radial_growth(draws.problem)
-        values = np.linalg.eigvalsh((matrix + matrix.T) / 2)
-        self.weights = values + 1e-10 * (1 + float(np.abs(values).max()))
-        found = conjugates(draws.problem, np.zeros((1, dim)), 1e-9)
-        self.constant, self.dim = draws.constant, dim
-        self.start = math.inf if found is None else float(found.upper[0]) + draws.constant
-        self.known = known and math.isfinite(self.start)
+    def promise(low: float, count: int) -> float:
+        weights, width = np.exp(low - np.maximum(pilot, low)), -math.expm1(low - high)
+        mean = float(np.mean(weights))
+        mean -= math.sqrt(2 * float(np.var(weights)) * logs / count) + 7 * width * logs / (3 * count)
+        mean -= math.exp(low - high) * -math.log(_SHARE * delta) / count
+        return low - math.log(mean) if mean > 0 else math.inf
 
-    def mean_beyond(self, probability: float, high: float) -> float:
-        """A bound on E[(Y - high)_+] where P(Y > high) <= `probability`."""
-        if not self.known:
-            return math.inf
-        found = [_quadratic_tail(self.weights, self.start, probability, high)]
-        if self.radial is not None:
-            found.append(self._by_radius(self.radial, probability, high))
-        return min(found)
-
-    def _by_radius(self, growth: RadialGrowth, probability: float, high: float) -> float:
-        """E[(T_1 - high)_+] on the largest |u| of this probability, and T_0 beyond the radius of T_1."""
-        radii = np.linspace(0.0, growth.reach, 2000)
-        outside = np.minimum(special.gammaincc(self.dim / 2, radii**2 / 2), probability)
-        # T_1 grows with |u|: its largest value so far, at the right end of each step, bounds it there.
-        levels = growth.conjugate(radii[1:] + growth.gradient) - 0.5 * radii[:-1] ** 2 + self.constant - high
-        within = float(np.sum((outside[:-1] - outside[1:]) * np.maximum(np.maximum.accumulate(levels), 0.0)))
-        return within + _quadratic_tail(self.weights, self.start, max(float(outside[-1]), 1e-300), high)
-
-
-def _quadratic_tail(weights: np.ndarray, start: float, probability: float, high: float) -> float:
-    """The largest E[start + sum weights v^2 / 2 - high; A] over events A of this probability or less."""
-    positive = float(weights.max())
-    if positive <= 0:
-        return probability * max(start - high, 0.0)
-    theta = np.geomspace(1e-6, 1 - 1e-6, 300) / positive
-    moments = -0.5 * np.sum(np.log1p(-theta[:, None] * weights[None, :]), axis=1)
-    shift = theta * (start - high)
-    level = moments - math.log(probability) + shift
-    # p (log 1/p + c) grows in p while log 1/p + c >= 1; where it does not, its maximum stands for all smaller p.
-    largest = np.where(level >= 1, probability * level, np.exp(np.minimum(moments + shift - 1, 700)))
-    return float(np.min(largest / theta))
-
-
-def _bernstein(values: np.ndarray, width: float, log_term: float) -> float:
-    """Maurer and Pontil (2009), theorem 4: an upper bound on the mean of values in an interval of this width."""
-    count = len(values)
-    variance = float(np.var(values, ddof=1))
-    return (
-        float(np.mean(values)) + math.sqrt(2 * variance * log_term / count) + 7 * width * log_term / (3 * (count - 1))
-    )
-
-
-def skewed_bound(values: np.ndarray, delta: float) -> float:
-    """Student's bound with Johnson's (1978) correction for skewness: right to second order for means of any law."""
-    count, mean, spread = len(values), float(np.mean(values)), float(np.std(values, ddof=1))
-    quantile = -float(special.stdtrit(count - 1, delta))
-    # Scaled before it is cubed: the cube of a spread of 1e-110 is 0.
-    skewness = float(np.mean(((values - mean) / max(spread, 1e-300)) ** 3))
-    lean = max(skewness, 0.0) * (2 * quantile**2 + 1) / (6 * math.sqrt(count))
-    # No sample is free of noise: a spread of zero means that all draws are alike, not that all are known.
-    return mean + max(spread, 1e-12 * abs(mean)) / math.sqrt(count) * (quantile + lean)
-
-
-def _pairs_for_noise(mean: float, spread: float, width: float, delta: float, affordable: int) -> int:
-    """Until the noise is small beside the mean."""
-    logs, scale, count = math.log(2 / ((1 - _SHARE_OF_TAIL) * delta)), max(abs(mean), 1e-9), FEWEST_PAIRS
-    while count < affordable:
-        noise = math.sqrt(2 * spread**2 * logs / count) + 7 * width * logs / (3 * count)
-        if noise <= _WANTED_WIDTH * scale:
-            break
+    best = -float(special.logsumexp(-pilot) - math.log(len(pilot)))
+    count = FEWEST_PAIRS
+    while True:
+        low = min(lows, key=lambda each: promise(each, count))
+        if count >= affordable or promise(low, count) - best <= _WANTED_WIDTH * scale:
+            return count, float(low), float(high)
         count = min(2 * count, affordable)
-    return count
 
 
-def _pairs_for_tail(mean: float, tail: _Tail, high: float, delta: float, have: int, affordable: int) -> int:
-    """More pairs, to be checked against b only, until the tail is small beside the mean; 0 where it never is."""
-    logs, scale = -math.log(_SHARE_OF_TAIL * delta), max(abs(mean), 1e-9)
+def _energy_from_draws(
+    problem: AbstractProblem, energy: Energy, rng: np.random.Generator, half: np.ndarray, delta: float
+) -> tuple[float, bool, float]:
+    """An upper bound on E_q phi - phi(m) - d/2 from the draws m +- Cu, whether it is proven, and their mean."""
+    pilot = _pair_energies(problem, rng.standard_normal((_PILOT_PAIRS, problem.dim)))
+    values = _pair_energies(problem, half)
+    if not np.isfinite(values).all():
+        return math.inf, False, math.inf
+    average, statistical = float(np.mean(values)), skewed_bound(values, delta)
+    if energy.upper is None or not np.isfinite(pilot).all():
+        return statistical, False, average
+    centre, far = float(np.median(pilot)), float(np.max(np.abs(pilot - np.median(pilot))))
+    reach = max(_BEYOND * far, _FEWEST_DEVIATIONS * float(np.std(pilot)), 1e-12)
+    low, high = centre - reach, centre + reach
+    bound = bernstein_bound(np.clip(values, low, high), high - low, math.log(2 / ((1 - _SHARE) * delta)))
+    above = int(np.sum(values > high))
+    probability = float(special.betaincinv(above + 1, max(len(values) - above, 1e-9), 1 - _SHARE * delta))
+    weights = np.linalg.eigvalsh(energy.upper - np.eye(problem.dim))
+    bound += quadratic_tail(weights + 1e-10 * (1 + np.abs(weights).max()), -high, min(probability, 0.5))
+    return (bound, True, average) if bound <= 2 * statistical + 1e-6 else (statistical, False, average)
 
-    def beyond(count: int) -> float:
-        return tail.mean_beyond(min(logs / count, 0.5), high)
 
-    most = have + max(affordable, 0)
-    if beyond(have) <= _WANTED_WIDTH * scale or not beyond(most) <= _LARGEST_TAIL * scale:
-        return 0
-    count = have
-    while count < most and beyond(count) > _WANTED_TAIL * scale:
-        count = min(math.ceil(1.25 * count), most)
-    return count - have
+def _pair_energies(problem: AbstractProblem, half: np.ndarray) -> np.ndarray:
+    """(f(u) + f(-u)) / 2 - |u|^2 / 2 for each row of `half`, rounded up."""
+    w, size, data, parts = np.concatenate([half, -half]), problem.chunk, in_floating_type(problem, np.float64), []
+    for start in range(0, len(w), size):
+        part = w[start : start + size]
+        padded = np.concatenate([part, np.zeros((size - len(part), w.shape[1]))]) if len(part) < size else part
+        value, _, error, _ = (np.asarray(x)[: len(part)] for x in evaluate(data, jnp.asarray(padded)))
+        parts.append(value + error)
+    values = np.concatenate(parts)
+    return 0.5 * (values[: len(half)] + values[len(half) :]) - 0.5 * np.sum(half**2, axis=1)

@@ -50,9 +50,7 @@ def marginal_distances(
     half = rng.standard_normal((_PAIRS, problem.dim))
     u = np.concatenate([half, -half])
     size = math.sqrt(2 * max(kl, 1e-6))
-    found = [
-        _one(problem, energy, u, size * row / length, confidence) / size for row, length in zip(directions, lengths)
-    ]
+    found = [_one(problem, energy, u, size * row, confidence) / size for row in directions / lengths]
     return np.asarray(found)
 
 

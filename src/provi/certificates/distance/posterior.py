@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from provi.certificates.distance.any_density import any_posterior_bound
 from provi.certificates.distance.bound import PosteriorBound
 from provi.certificates.distance.dual_bound import DualBound, dual_bound
 from provi.certificates.distance.problems import (
@@ -14,7 +15,6 @@ from provi.certificates.distance.problems import (
     dual_problem,
     linear_problem,
 )
-from provi.certificates.distance.smooth import smooth_posterior_bound
 from provi.families.bases import Normal
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale, Point
@@ -25,12 +25,9 @@ _LARGEST_DENSE, _LARGEST_SITES = 2000, 2000
 _WORK, _FEWEST_EVALUATIONS, _MOST_EVALUATIONS = 6e8, 2_000, 250_000
 """Work of the final draws, in data terms times (2 + 0.07 columns), about a nanosecond each; evaluations it buys."""
 
-_LOOSE = 2.0
-"""A proven bound is reported unless the statistical one is this much smaller."""
-
 
 def linear_posterior_bound(
-    target: AbstractTarget, family: LocationScale, point: Point, *, confidence: float, seed: int, effort: float = 1.0
+    target: AbstractTarget, family: LocationScale, point: Point, *, confidence: float, seed: int
 ) -> PosteriorBound | None:
     """For a linear model, or a target that was recognised as one.
 
@@ -40,16 +37,16 @@ def linear_posterior_bound(
     if model.has_variance_offset or model.dim > _LARGEST_DENSE or not model.likelihood.log_concave:
         return None
     if not isinstance(family.base, Normal):
-        return posterior_bound(target, family, point, confidence=confidence, seed=seed, effort=effort)
+        return posterior_bound(target, family, point, confidence=confidence, seed=seed)
     found = linear_problem(model, family, point)
     if found is None:
         return None
-    bound = dual_bound(*found, delta=1 - confidence, seed=seed, most_evaluations=_evaluations(model), effort=effort)
+    bound = dual_bound(*found, delta=1 - confidence, seed=seed, most_evaluations=_evaluations(model))
     return _bound(bound, np.asarray(model.prior.variance(), np.float64), confidence, model.likelihood.errors_proven)
 
 
 def dual_posterior_bound(
-    target: Any, family: DualGaussian, point: DualPoint, *, confidence: float, seed: int, effort: float = 1.0
+    target: Any, family: DualGaussian, point: DualPoint, *, confidence: float, seed: int
 ) -> PosteriorBound | None:
     """For a Gaussian process, or a linear model with more columns than rows."""
     if not target.likelihood.log_concave or family.num_sites > _LARGEST_SITES or family.root is not None:
@@ -58,23 +55,23 @@ def dual_posterior_bound(
     if found is None:
         return None
     allowed = int(np.clip(_WORK / family.num_sites**1.7, _FEWEST_EVALUATIONS, _MOST_EVALUATIONS))
-    bound = dual_bound(*found, delta=1 - confidence, seed=seed, most_evaluations=allowed, effort=effort)
+    bound = dual_bound(*found, delta=1 - confidence, seed=seed, most_evaluations=allowed)
     gram = np.diagonal(np.asarray(family.gram, np.float64))
     variance = gram if family.prior is None else np.asarray(family.prior_variance(), np.float64)
     return _bound(bound, variance, confidence, target.likelihood.errors_proven)
 
 
 def posterior_bound(
-    target: AbstractTarget, family: LocationScale, point: Point, *, confidence: float, seed: int, effort: float = 1.0
+    target: AbstractTarget, family: LocationScale, point: Point, *, confidence: float, seed: int
 ) -> PosteriorBound | None:
     """For any density with a lower bound H of its Hessian; None where there is none.
 
-    A q that is not Gaussian needs a score, and fourth moments for its confidence.
+    A q that is not Gaussian needs fourth moments for its confidence.
     """
     if target.dim > _LARGEST_DENSE:
         return None
     if not isinstance(family.base, Normal):
-        if not (family.base.has_score and family.base.has_fourth_moment(family.dim)):
+        if not family.base.has_fourth_moment(family.dim):
             return None
 
         def sample(key: Any, count: int) -> Any:
@@ -83,13 +80,13 @@ def posterior_bound(
         def log_prob(z: Any) -> Any:
             return family.log_prob(point, z)
 
-        return smooth_posterior_bound(target, sample, log_prob, confidence=confidence, seed=seed)
+        return any_posterior_bound(target, sample, log_prob, confidence=confidence, seed=seed)
     curvature = curvature_lower_bound(target)
     if curvature is None:
         return None
     problem, energy = density_problem(target, point, curvature)
     allowed = int(np.clip(_WORK / (1000 * getattr(target, "num_terms", 10)), _FEWEST_EVALUATIONS, 40_000))
-    bound = dual_bound(problem, energy, delta=1 - confidence, seed=seed, most_evaluations=allowed, effort=effort)
+    bound = dual_bound(problem, energy, delta=1 - confidence, seed=seed, most_evaluations=allowed)
     inverse = solve_triangular(np.linalg.cholesky(curvature), np.eye(target.dim), lower=True)
     return _bound(bound, np.sum(inverse**2, axis=0), confidence, True)
 
@@ -103,17 +100,13 @@ def _bound(found: DualBound | None, variances: np.ndarray, confidence: float, ex
 
     `exact`: whether the errors of means under q are bounds; what rests on estimates of them is not proven.
     """
-    if found is None or not math.isfinite(found.statistical):
+    if found is None or not math.isfinite(found.kl):
         return None
-    proven = exact and found.proven <= max(_LOOSE * found.statistical, 1e-6)
-    kl = found.proven if proven else found.statistical
     return PosteriorBound(
-        kl=kl,
-        coordinate_error=tuple(float(x) for x in np.sqrt(2 * kl * variances)),
+        kl=found.kl,
+        coordinate_error=tuple(float(x) for x in np.sqrt(2 * found.kl * variances)),
         confidence=confidence,
         num_samples=2 * found.num_pairs,
-        status="proven" if proven else "statistical",
+        status="proven" if found.proven and exact else "statistical",
         estimate=found.estimate,
-        statistical=found.statistical,
-        proven=found.proven,
     )

@@ -59,6 +59,8 @@ def run_pictures(fit: Any) -> list[Picture]:
     caption = "The ELBO along the run."
     if certificate.gap is not None:
         caption += f" The best one of the family lies in the green band ({certificate.status})."
+    if certificate.posterior is not None:
+        caption += f" The log evidence lies in the pink one ({certificate.posterior.status})."
     alt = f"Line chart of the ELBO: from {number(first, 6)} to {number(fit.elbo.value, 6)} nats; {known}."
     pictures = [Picture(inline_svg(plot_trace(fit), "trace", alt), caption)]
     bound = theorem_on_gap(fit)
@@ -66,6 +68,9 @@ def run_pictures(fit: Any) -> list[Picture]:
         return pictures
     alt = f"Line chart on a logarithmic scale: distance from the best ELBO at each record. At the end {known}."
     caption = "How far each record was from the best member of the family: at most the line, at least the dots."
+    if certificate.kl is not None:
+        alt += f" There the KL to the posterior is at most {upper_bound(certificate.kl)} nats."
+        caption += " Dash-dotted: how far it was from the posterior itself, at most."
     if bound is not None:
         alt += f" The theorem promised an expected gap of at most {upper_bound(bound)} nats."
         caption += f" Dashed: {certificate.theorem}, known before the run and in expectation over runs."
@@ -101,6 +106,8 @@ def densities_pictures(posterior: Any, reference: Any = None) -> list[Picture]:
         if part.start == 0:
             caption += "Marginal densities of the approximation; steps: a histogram of its draws."
             caption += "" if draws is None else " Orange: the reference draws."
+            if any(marginals.band(k) is not None for k in range(len(marginals.names))):
+                caption += " Green: between these the posterior has its share of each bin; see the bound on the KL."
         svg = inline_svg(draw_densities(marginals, draws, part, columns=2), f"densities{part.start}", alt)
         pictures.append(Picture(svg, caption))
     return pictures

@@ -16,7 +16,7 @@ from provi.core.arguments import check_count, double_precision
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.report.html import tables
 from provi.report.html.figures import correlation_picture, densities_pictures, marginals_pictures, run_pictures
-from provi.report.html.verdict import distance_words, family_words, is_bad, verdict
+from provi.report.html.verdict import answers, estimate_words, family_words, is_bad, verdict
 
 _LONGEST = 2000  # characters of one text of the user's
 _MORE_DRAWS = 10_000  # of a second look at k-hat
@@ -58,7 +58,8 @@ def render_report(fit: Any, *, title: str | None = None, reference: Any = None, 
         family=family_words(fit),
         verdict=verdict(fit, known),
         misses_posterior=is_bad(known),
-        distance=distance_words(fit, known),
+        answers=answers(fit),
+        estimate=estimate_words(fit, known),
         figures=_key_figures(fit, known),
         run_pictures=run_pictures(fit),
         marginals=marginals_pictures(posterior, reference),
@@ -72,6 +73,7 @@ def render_report(fit: Any, *, title: str | None = None, reference: Any = None, 
         free_coordinates=summary.names != posterior.names,
         no_correlations=None if drawn else correlation,
         bounds=tables.gap_bounds(certificate),
+        distance=tables.distance(certificate),
         theorem=_theorem_words(certificate),
         ledger=tables.ledger(certificate),
         notes=certificate.notes,
@@ -117,16 +119,17 @@ def _disagreement(fit: Any, found: ImportanceDiagnostics) -> list[str]:
 
 def _key_figures(fit: Any, found: ImportanceDiagnostics | None) -> list[tuple[str, str]]:
     """The few numbers that stand beside the verdict."""
-    gap, kl, number, upper_bound = fit.certificate.gap, fit.certificate.kl, tables.number, tables.upper_bound
+    bracket, number, minus = fit.certificate.evidence, tables.number, "\N{MINUS SIGN}"
+    ends = "no bound" if bracket is None else bracket.ends.removeprefix("log evidence ").replace("-", minus)
     tail = None if found is None else found.pareto_k
     elbo = f"{number(fit.elbo.value, 6)} ± {number(fit.elbo.standard_error, 2)}"
     elbo = elbo if math.isfinite(fit.elbo.value) else "not finite"
     return [
         ("ELBO, nats", elbo),
-        ("gap to the best, at most", "no bound" if gap is None else f"{upper_bound(gap)} nats"),
-        ("KL to the posterior, at most", "no bound" if kl is None else f"{upper_bound(kl)} nats"),
+        ("log evidence, nats", ends),
         ("k-hat (an estimate)", "not computed" if tail is None else number(tail, 2)),
         ("free parameters", f"{len(fit.posterior.names):,}"),
+        ("steps", f"{fit.num_steps:,}"),
         ("time", f"{number(fit.seconds)} s"),
     ]
 

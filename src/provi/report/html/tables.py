@@ -98,6 +98,13 @@ def gap_bounds(certificate: Any) -> Grid:
     )  # fmt: skip
 
 
+def distance(certificate: Any) -> Grid:
+    """What is known of the distance to the posterior: proven and statistical bounds beside each other."""
+    rows = [(name, value.replace("-", "\N{MINUS SIGN}")) for name, value in certificate.distance_rows()]
+    level = "" if certificate.posterior is None else f", with confidence {100 * certificate.posterior.confidence:g}%"
+    return Grid(f"Distance to the posterior{level}", ("quantity", "bound"), rows)
+
+
 def ledger(certificate: Any) -> Grid:
     """Every assumption with its status and the grounds for it."""
     rows = [

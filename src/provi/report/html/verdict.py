@@ -5,6 +5,7 @@ import math
 import re
 from typing import Any
 
+from provi.certificates.distance.bound import share_down
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.pareto import usable_k
 from provi.report.style import upper_bound
@@ -23,7 +24,7 @@ _BASES = {
     "uniform": "uniform distribution on an ellipsoid",
     "student_t": "Student t distribution",
 }
-_LOOSE = 0.5  # nats of KL, from which Pinsker allows probabilities to be wrong by a half
+_INTERVAL = 0.94  # that of the page's tables and pictures
 _WIDE = 1.0  # nats, from which a bound no longer shows that an approximation is a good one
 
 
@@ -40,6 +41,53 @@ class Verdict:
     reasons: tuple[str, ...]
     warning: str | None = None
     next_steps: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """One of the three answers on top: a question, what is known in a few words, its status, and a sentence."""
+
+    question: str
+    value: str
+    status: str | None
+    words: str
+
+
+def answers(fit: Any) -> tuple[Answer, ...]:
+    """How far from the best member, how far from the posterior, and what the intervals hold: what is proven of each."""
+    certificate, gap, bound = fit.certificate, fit.certificate.gap, fit.certificate.posterior
+    value, status = ("no bound", None) if gap is None else (f"at most {upper_bound(gap)} nats", certificate.status)
+    best = Answer(f"How far from the best {_base_words(fit)}?", value, status, verdict(fit).sentence)
+    question, evidence = "How far from the posterior itself?", _evidence_words(certificate.evidence)
+    if bound is None:
+        return best, Answer(question, "no bound", None, f"{_no_distance(certificate)} {evidence}".strip())
+    level = f"KL(q‖posterior), with confidence {100 * bound.confidence:g}%."
+    distance = Answer(question, f"at most {upper_bound(bound.kl)} nats", bound.status, f"{level} {evidence}")
+    return best, distance, _content(certificate)
+
+
+def _evidence_words(bracket: Any) -> str:
+    """The bracket of the log evidence, with true minus signs."""
+    if bracket is None:
+        return ""
+    words = bracket.ends.replace("-", "\N{MINUS SIGN}")
+    return f"{words.capitalize()}."
+
+
+def _no_distance(certificate: Any) -> str:
+    words = certificate.obstacle
+    return f"{words[:1].upper()}{words[1:]}." if words else ""
+
+
+def _content(certificate: Any) -> Answer:
+    """What the intervals hold, or that the bound is too wide to say."""
+    bound, question = certificate.posterior, f"What do the {100 * _INTERVAL:g}% intervals hold?"
+    if not bound.informative:
+        _, _, helps = certificate.content_line.partition(": ")
+        return Answer(question, "too wide to say", None, helps[:1].upper() + helps[1:])
+    error = upper_bound(bound.total_variation, 2)
+    words = f"of the posterior, each of them. No posterior probability is off by more than {error}."
+    return Answer(question, f"at least {share_down(bound.content(_INTERVAL))}", bound.status, words)
 
 
 def verdict(fit: Any, found: ImportanceDiagnostics | None = None) -> Verdict:
@@ -134,26 +182,19 @@ def _ended(fit: Any) -> str:
     return f"How the run ended: {fit.outcome.value if conditional else fit.message}."
 
 
-def distance_words(fit: Any, found: ImportanceDiagnostics | None) -> str:
-    """What is proven of the distance to the posterior itself, and what draws estimate where they give no warning."""
-    bound = fit.certificate.posterior
-    words = "Nothing is proven of the distance to the posterior itself, from which the best member may be far."
-    if bound is not None:
-        words = (
-            f"Distance to the posterior itself, with confidence {100 * bound.confidence:g}%: KL(q‖posterior) is at "
-            f"most {upper_bound(bound.kl)} nats, and no posterior probability is off by more than "
-            f"{upper_bound(bound.total_variation, 2)}."
-        )
-        if bound.kl > _LOOSE:
-            words += " That is too loose to be of use."
-    return words if found is None or _warning(fit, found) else f"{words} An estimate, no proof: {found.advice}"
+def estimate_words(fit: Any, found: ImportanceDiagnostics | None) -> str:
+    """What draws estimate of the distance to the posterior; empty where a warning has said it."""
+    return "" if found is None or _warning(fit, found) else f"An estimate, no proof: {found.advice}"
 
 
 def family_words(fit: Any) -> str:
     """The family, for the middle of a sentence: "Gaussian with full covariance"."""
-    family = fit.posterior.family
-    base = _BASES.get(family.base.name, f"member of the {family.base.name} family")
-    return f"{base} {_SCALES.get(family.scale, '')}".strip()
+    return f"{_base_words(fit)} {_SCALES.get(fit.posterior.family.scale, '')}".strip()
+
+
+def _base_words(fit: Any) -> str:
+    name = fit.posterior.family.base.name
+    return _BASES.get(name, f"member of the {name} family")
 
 
 def _rows(certificate: Any, *statuses: str) -> list[str]:

@@ -9,12 +9,15 @@ import jax
 import numpy as np
 from scipy import special
 
+from provi.certificates.distance.bound import least_content
 from provi.core.arguments import as_array
-from provi.families.bases import marginal_quantile
+from provi.families.bases import Normal, marginal_quantile
 
 # The draws of `posterior.summary`, so that pictures and tables show the same numbers.
 _DRAWS, _FEWEST_DRAWS, _NUMBERS, _SEED = 10_000, 100, 2**25, 0
 _AT_ONCE = 1000
+_LARGEST_BAND = 0.2  # nats of KL, from which a band fills the picture
+_BINS = np.linspace(-2.8, 2.8, 8)  # in standard deviations: few, as the bound is on the probability of each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +54,29 @@ class Marginals:
             return None
         (middle, slope), spread = self._standard_density, self.posterior.standard_deviation[coordinate]
         return self.posterior.mean[coordinate] + spread * middle, slope / spread
+
+    def band(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Ends of bins, and the least and the largest mean density that the posterior can have in each.
+
+        By data processing: kl(q(B) || p(B)) <= KL(q || p) for the probability of every bin B. None where nothing
+        bounds the distance to the posterior closely, or the parameter is known by draws.
+        """
+        coordinate, shares = int(self.coordinate[index]), self._standard_band
+        if coordinate < 0 or shares is None:
+            return None
+        spread = self.posterior.standard_deviation[coordinate]
+        widths = spread * np.diff(_BINS)
+        return self.posterior.mean[coordinate] + spread * _BINS, shares[0] / widths, shares[1] / widths
+
+    @functools.cached_property
+    def _standard_band(self) -> np.ndarray | None:
+        """The least and the largest posterior probability of each bin, which are the same for all coordinates."""
+        distance = self.posterior.bound
+        if distance is None or distance.kl > _LARGEST_BAND or not isinstance(self.posterior.family.base, Normal):
+            return None
+        shares = np.diff(special.ndtr(_BINS))
+        low = [least_content(share, distance.kl) for share in shares]
+        return np.asarray([low, [1 - least_content(1 - share, distance.kl) for share in shares]])
 
     @functools.cached_property
     def _standard_density(self) -> tuple[np.ndarray, np.ndarray]:

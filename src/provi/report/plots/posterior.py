@@ -41,6 +41,9 @@ def draw_marginals(marginals: Marginals, draws: np.ndarray | None, part: slice =
 def plot_marginals(posterior: Any, reference: Any = None) -> Figure:
     """The marginal densities of the first 12 parameters, over histograms of the `reference` draws.
 
+    Shaded, where the distance to the posterior is bounded closely: between what the posterior has of each bin at least
+    and at most.
+
     Exact where the parameter is a free coordinate; else, as steps, the histogram of 10,000 draws of q. The extreme 1%
     of the draws are off the picture.
     """
@@ -62,6 +65,11 @@ def draw_densities(
         for k, axes in zip(chosen, panels.flat, strict=False):
             if draws is not None and np.isfinite(draws[:, k]).all():
                 _histogram(axes, draws[:, k], color=PALETTE[1], alpha=0.35, fill=True, label="reference")
+            band = marginals.band(k)
+            if band is not None:
+                edges, low, high = band
+                words = f"posterior, {_level(marginals.posterior.bound)}"
+                axes.stairs(high, edges, baseline=low, fill=True, color=PALETTE[2], alpha=0.25, label=words)
             exact = marginals.density(k)
             if exact is not None:
                 axes.plot(*exact, color=PALETTE[0], label="approximation")
@@ -72,9 +80,11 @@ def draw_densities(
             axes.set_ylim(bottom=0)
             axes.spines["left"].set_visible(False)
             axes.xaxis.set_major_locator(MaxNLocator(4))
-        if draws is not None:
-            entries = _legend_entries(panels.flat[: len(chosen)])
-            figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=2)
+        entries = _legend_entries(panels.flat[: len(chosen)])
+        if len(entries) > 1:
+            figure.legend(
+                entries.values(), entries.keys(), loc="outside lower center", ncols=min(len(entries), columns)
+            )
     return figure
 
 
@@ -167,6 +177,10 @@ def shortened(text: Any, most: int) -> str:
     # Long names often differ at their ends.
     end = (most - 1) // 3
     return line[: most - 1 - end].rstrip() + "…" + line[len(line) - end :].lstrip()
+
+
+def _level(distance: Any) -> str:
+    return f"{distance.status}, {100 * distance.confidence:g}%"
 
 
 def _histogram(axes: Axes, values: np.ndarray, **look: Any) -> None:

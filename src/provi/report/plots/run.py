@@ -62,7 +62,7 @@ def plot_fit(fit: Any, reference: Any = None) -> Figure:
 
 
 def plot_trace(fit: Any) -> Figure:
-    """The ELBO along the run, and the band in which the certificate puts the best ELBO of the family."""
+    """The ELBO along the run, and the bands in which the certificate puts the family's best ELBO and the evidence."""
     _check_history(fit)
     with figure_style():
         figure, axes = plt.subplots(figsize=_SIZE, layout="constrained")
@@ -75,7 +75,8 @@ def plot_bound(fit: Any, guarantee: Any = None) -> Figure:
     """How far the run was from the best member at each record, as the certificate bounds it, and the theorem's bound.
 
     With the ELBO $L_k$ of record k, the last one $L_T$ and its certified gap $g$: $0 \\le$ gap at k $\\le
-    \\max(L_T - L_k, 0) + g$, to which two standard errors are added where ELBOs are estimates.
+    \\max(L_T - L_k, 0) + g$, to which two standard errors are added where ELBOs are estimates. With a bound on
+    KL(q || posterior) at the end in the place of g: that of record k.
 
     **Arguments:**
 
@@ -168,6 +169,11 @@ def _gap(axes: Axes, fit: Any) -> None:
         )
         axes.fill_between(steps, np.where(least > 0, least, floor), upper, alpha=0.2, linewidth=0)
         axes.set_ylim(floor, 2 * float(np.max(upper)))
+    distance = fit.certificate.posterior
+    if distance is not None:
+        words = f"KL to the posterior ({distance.status}); the fit {upper_bound(distance.kl, 2)}"
+        axes.plot(steps, most + distance.kl, linewidth=1.2, linestyle="-.", color=PALETTE[3], label=words)
+        axes.set_ylim(top=2 * float(np.max(most + distance.kl)))
     axes.plot(steps, lower, linewidth=0.8, linestyle=":", color="0.4", label="at least")
     axes.set_yscale("log")
     _plain_logarithms(axes.yaxis)
@@ -175,7 +181,7 @@ def _gap(axes: Axes, fit: Any) -> None:
     if len(steps) == 1:
         axes.set_xlim(steps[0] - 1, steps[0] + 1)
     axes.set_xlabel("passes over the data" if _exact(fit) else "steps")
-    axes.set_ylabel("nats from the best approximation")
+    axes.set_ylabel("nats from the best approximation" if distance is None else "nats, at most")
     axes.set_title(f"Optimality gap along the run; ELBO {number(fit.elbo.value, 6)}")
     axes.legend(loc="upper right")
 
@@ -224,6 +230,15 @@ def _trace(axes: Axes, fit: Any) -> None:
         words += " (off the picture)" if far else ""
         axes.axhspan(fit.elbo.value, fit.elbo.value + gap, color=PALETTE[2], alpha=0.25, linewidth=0, label=words)
         high = max(high, fit.elbo.value + (tallest / 6 if far else gap))
+    bracket = fit.certificate.evidence
+    if bracket is not None and np.isfinite(bracket.upper):
+        far = bracket.width > tallest
+        words = f"{bracket.status}: {bracket.ends}".replace("-", "\N{MINUS SIGN}") + (
+            " (off the picture)" if far else ""
+        )
+        top = fit.elbo.value + tallest / 3 if far else bracket.upper
+        axes.axhspan(bracket.lower, top, color=PALETTE[3], alpha=0.2, linewidth=0, label=words)
+        high = max(high, top)
     bound = theorem_on_gap(fit)
     if bound is not None:
         height, far = fit.elbo.value + bound, bound > tallest
