@@ -30,8 +30,8 @@ _FAR = 1e-7
 """Nats: both numbers below this are rounding, and have no ratio."""
 
 _TEXT = """\
-The distance of q to the posterior: the bound on KL(q || p) that a certificate reports, the proven one, and the true KL,
-by programs of their own (quadrature up to three dimensions, closed forms for Gaussian noise, importance sampling with
+The distance of q to the posterior: the bound on KL(q || p) that a certificate reports, and the true KL, by programs of
+their own (quadrature up to three dimensions, closed forms for Gaussian noise, importance sampling with
 its standard error elsewhere; "unreliable" where Pareto k-hat exceeds 0.7). `old`: the log-Sobolev bound of earlier
 versions, the mean of its 256 draws. Seconds: of the bound, compiled. Medians are over problems with a KL in [0.001, 2]:
 weak is a prior sd of 10 or more; near-separable, a weak prior with at most four rows a column and strong effects."""
@@ -112,14 +112,14 @@ def _facts(case: Any) -> Row:
         "log_evidence": exact.log_evidence,
         "seconds": None if again is None else seconds,
     }
-    row |= {"old": finite(log_sobolev(posterior, mean, covariance)), "bound": None, "proven": None}
+    row |= {"old": finite(log_sobolev(posterior, mean, covariance)), "bound": None}
     if bracket is not None:
         row |= {"lower": finite(bracket.lower), "upper": finite(bracket.upper), "bracket_status": bracket.status}
     if bound is None:
         return {**row, "status": "none"}
-    row |= {"bound": bound.kl, "proven": finite(bound.proven), "statistical": bound.statistical}
+    row |= {"bound": bound.kl, "estimate": bound.estimate}
     if again is not None:
-        row |= {"second_bound": again.kl, "second_proven": finite(again.proven), "second_status": again.status}
+        row |= {"second": again.kl, "second_status": again.status}
     return {**row, "status": bound.status, "draws": bound.num_samples, "total_variation": bound.total_variation}
 
 
@@ -172,11 +172,11 @@ def ratios(rows: Sequence[Row], group: str, name: str = "bound") -> list[float]:
 
 def distance_cells(rows: Sequence[Row]) -> Cells:
     """One line a problem."""
-    names = ["problem", "d", "N", "true KL", "bound", "status", "ratio", "proven", "old", "seconds"]
+    names = ["problem", "d", "N", "true KL", "bound", "status", "ratio", "old bound", "seconds"]
     lines = []
     for row in rows:
         if "kl" not in row:
-            lines.append([row["problem"], "", "", "", "", row["status"], "", "", "", row.get("note", "")[:60]])
+            lines.append([row["problem"], "", "", "", "", row["status"], "", "", row.get("note", "")[:60]])
             continue
         exact = row["error"] < 1e-6
         kl = f"{row['kl']:.3g}" if exact else f"{row['kl']:.3g} ± {row['error']:.1g}"
@@ -185,7 +185,7 @@ def distance_cells(rows: Sequence[Row]) -> Cells:
         ratio = "" if row["bound"] is None or tiny else f"{row['bound'] / row['kl']:.3g}"
         kl = "0" if tiny else kl
         cells = [row["problem"], str(row["d"]), str(row["N"]), kl, _text(row["bound"]), row["status"], ratio]
-        lines.append([*cells, _text(row["proven"]), _text(row["old"]), _text(row["seconds"])])
+        lines.append([*cells, _text(row["old"]), _text(row["seconds"])])
     return names, lines
 
 
@@ -196,23 +196,21 @@ def _text(value: float | None) -> str:
 def distance_verdicts(rows: Sequence[Row]) -> list[str]:
     """Violations, medians, and brackets that miss."""
     known = [row for row in rows if row.get("reliable")]
-    proven = [row for row in known if row.get("proven") is not None]
     said = [row for row in known if row.get("bound") is not None]
-    words = [f"{sum(row['status'] == word for row in said)} {word}" for word in ("proven", "statistical")]
-    counts = [sum(below(row, name) for row in said) for name in ("proven", "statistical")]
-    lines = [
-        f"{len(rows)} problems; the truth is reliable for {len(known)}; bounds: {', '.join(words)}.",
-        f"Below the truth by more than {BARS:g} error bars: {counts[0]} of {len(proven)} proven bounds, {counts[1]} of "
-        f"{len(said)} statistical ones.",
-    ]
-    second = [{**row, "bound": row.get("second_proven")} for row in proven if row.get("second_proven") is not None]
-    lines.append(f"With fresh draws: {sum(below(row, 'bound') for row in second)} of {len(second)} proven bounds.")
+    lines = [f"{len(rows)} problems; the truth is known for {len(known)}, with a bound for {len(said)}."]
+    for name, word, words in (("bound", "status", ""), ("second", "second_status", ", with fresh draws")):
+        own = [row for row in said if row.get(name) is not None]
+        parts = []
+        for status in ("proven", "statistical"):
+            of_status = [row for row in own if row[word] == status]
+            parts.append(f"{sum(below(row, name) for row in of_status)} of {len(of_status)} {status}")
+        lines.append(f"Below the truth by more than {BARS:g} error bars{words}: {', '.join(parts)}.")
     brackets = [row for row in known if row.get("upper") is not None]
     outside = [f"{row['problem']}, {row['N']} x {row['d']}" for row in brackets if missed(row)]
     names = f": {'; '.join(outside)}" if outside else ""
     lines.append(f"Evidence outside its bracket: {len(outside)} of {len(brackets)}{names}.")
-    bad = [f"{row['problem']}, {row['N']} x {row['d']}" for row in known if below(row, "proven")]
-    lines += [f"PROVEN BOUNDS BELOW THE TRUTH: {'; '.join(bad)}."] if bad else []
+    bad = [f"{row['problem']}, {row['N']} x {row['d']}" for row in known if below(row, "bound")]
+    lines += [f"BELOW THE TRUTH: {'; '.join(bad)}."] if bad else []
     for group in ("ordinary", "weak", "near-separable"):
         values, olds = ratios(rows, group), ratios(rows, group, "old")
         if values:

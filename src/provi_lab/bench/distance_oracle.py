@@ -174,14 +174,14 @@ def mean_potential(link: str, mean: np.ndarray, deviation: np.ndarray, y: np.nda
         centre = (math.log(parameter) if link == "binomial" else 0.0) - mean[part, None]
         grades = np.concatenate([-_GRADES[:0:-1], _GRADES])[None, :]
         ends = np.concatenate([np.tile(np.linspace(-13, 13, 27), (len(scale), 1)), (centre + grades) / scale], axis=1)
-        v, weights = _panels(np.clip(np.sort(ends, axis=1), -13, 13))
+        v, weights = graded_rule(np.clip(np.sort(ends, axis=1), -13, 13))
         weights = weights * np.exp(-0.5 * v**2) / math.sqrt(2 * math.pi)
         values = potential(link, mean[part, None] + scale * v, y[part, None], parameter)
         found.append(np.sum(values * weights, axis=1))
     return np.concatenate(found)
 
 
-def _panels(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def graded_rule(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights of Gauss-Legendre rules between neighbours of each row."""
     half, middle = np.diff(ends, axis=-1)[..., None] / 2, (ends[..., 1:] + ends[..., :-1])[..., None] / 2
     shape = (*ends.shape[:-1], -1)
@@ -204,7 +204,7 @@ def line_log_evidence(posterior: LinearPosterior) -> float:
         bends = shift / live
         ends.append((bends[:, None] + grades[None, :] / np.abs(live)[:, None]).ravel())
     low, high = centre - 40 * sd, centre + 40 * sd
-    z, weights = _panels(np.unique(np.clip(np.concatenate(ends), low, high)))
+    z, weights = graded_rule(np.unique(np.clip(np.concatenate(ends), low, high)))
     values = []
     for start in range(0, len(z), max(_ROWS_AT_ONCE // max(len(x), 1), 1)):
         values.append(posterior.log_joint(z[start : start + max(_ROWS_AT_ONCE // max(len(x), 1), 1), None]))
@@ -226,7 +226,7 @@ def grid_log_evidence(posterior: LinearPosterior, panels: int) -> float:
                     grown = True
         if not grown:
             break
-    rules = [_panels(np.linspace(-low, high, panels + 1)[None]) for low, high in reach]
+    rules = [graded_rule(np.linspace(-low, high, panels + 1)[None]) for low, high in reach]
     axes, shares = [rule[0][0] for rule in rules], [rule[1][0] for rule in rules]
     total, plane = [], np.stack([x.ravel() for x in np.meshgrid(*axes[1:], indexing="ij")], axis=1)
     weights = functools.reduce(np.multiply.outer, shares[1:]).ravel()
