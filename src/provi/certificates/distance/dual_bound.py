@@ -120,7 +120,7 @@ def dual_bound(
     log_mean = log_mean_lower_bound(-values, -high, -low, level)
     log_det, rounding = frame.log_det
     log_mass = log_det - log_mean + rounding
-    middle = -float(np.log(np.mean(np.exp(low - np.clip(values, low, high))))) + low
+    middle = math.log(count) - float(special.logsumexp(-np.clip(values, low, high)))
     if energy.value is not None:
         rest, proven, average = energy.value - 0.5 * dim + energy.error, True, energy.value - 0.5 * dim
     else:
