@@ -211,8 +211,12 @@ _EPS = float(np.finfo(float).eps)
 
 
 def _scale(values: np.ndarray) -> float:
-    """What an error in Y is to be compared with: its mean or its spread, whichever is larger."""
-    return max(abs(float(np.mean(values))), float(np.std(values)), 1e-9)
+    """What an error in Y is to be compared with: its usual size or spread, whichever is larger.
+
+    Of quantiles: a few huge values count for nothing in the mean of exp(-Y), and must not loosen the others.
+    """
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    return max(abs(float(middle)), float(high - low), 1e-9)
 
 
 def _pilot(frame: _Frame, rng: np.random.Generator) -> tuple[_Frame, np.ndarray, int, int] | None:
