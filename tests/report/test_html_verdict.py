@@ -117,7 +117,7 @@ def test_why_there_is_no_bound_and_what_would_give_one():
     assert "An assumption fails: draws reach what matters (100% beyond)." in found.reasons
 
 
-BOUND = PosteriorBound(0.01, (0.1, 0.2), 0.99, 256, "proven", 0.008, 0.009, 0.01, None, (1.0, 1.0))
+BOUND = PosteriorBound(0.01, (0.1, 0.2), 0.99, 256, "proven", 0.008, None, (1.0, 1.0))
 
 
 def test_the_three_answers_of_an_informative_bound():
@@ -129,15 +129,14 @@ def test_the_three_answers_of_an_informative_bound():
     assert "No posterior probability is off by more than 0.071" in content.words
 
 
-def test_a_statistical_answer_names_what_is_proven():
-    loose = dataclasses.replace(BOUND, status="statistical", proven=0.2)
+def test_a_statistical_answer_says_so():
+    loose = dataclasses.replace(BOUND, status="statistical")
     _, distance, content = answers(made_fit(distance=loose))
     assert distance.status == content.status == "statistical"
-    assert "Proven: at most 0.2 nats." in distance.words and "proven: 68%" in content.words
 
 
 def test_a_wide_bound_and_a_missing_one_say_what_would_help_and_no_more():
-    wide = dataclasses.replace(BOUND, kl=2.4, proven=2.4)
+    wide = dataclasses.replace(BOUND, kl=2.4)
     content = answers(made_fit(distance=wide))[2]
     assert (content.value, content.status) == ("too wide to say", None)
     assert content.words.startswith("More data, a stronger prior") and "probability" not in content.words

@@ -52,7 +52,8 @@ def test_strong_convexity_claimed_too_large(claimed, refused):
     if refused:
         check_refused(found, target, claimed)
     else:
-        assert found.status == "statistical"
+        # The program is a quadratic, of which everything is proven but the claim, which says less.
+        assert found.status in ("proven", "statistical")
         assert found.gap >= 0.005
 
 

@@ -109,8 +109,8 @@ def _log_evidence(
         return None
     here = float(np.asarray(target.potential(jnp.asarray(loc, target.dtype))))
     log_det = float(np.linalg.slogdet(np.asarray(problem.root))[1])
-    size = abs(here) + abs(log_det) + target.dim
-    return bound.log_mass - here + 0.5 * target.dim * math.log(2 * math.pi) + log_det + 1e-12 * size
+    rounding = 64 * float(np.finfo(target.dtype).eps) * abs(here) + 1e-12 * (abs(log_det) + target.dim)
+    return bound.log_mass - here + 0.5 * target.dim * math.log(2 * math.pi) + log_det + rounding
 
 
 def _over_rows(function: Callable[[Any], Any], x: np.ndarray) -> Any:

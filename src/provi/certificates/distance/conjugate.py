@@ -83,6 +83,9 @@ class RowProblem(AbstractProblem):
     largest_weight: float = eqx.field(static=True)
     """An upper bound of the terms' second derivatives, or infinity."""
 
+    quadratic: bool = eqx.field(static=True)
+    """Whether all terms are: their second derivatives are constant."""
+
     @property
     def dim(self) -> int:
         """The number of columns of R."""
@@ -114,6 +117,7 @@ class RowProblem(AbstractProblem):
             size * (np.asarray(self.row_error) + rounding * sizes),
             self.centre_error,
             self.largest_weight,
+            self.quadratic,
         )
 
     def curvature(self) -> np.ndarray:

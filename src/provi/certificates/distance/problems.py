@@ -50,6 +50,7 @@ def linear_problem(
         row_error=row_error,
         centre_error=centre_error,
         largest_weight=float(target.curvature[1]),
+        quadratic=target.curvature[0] == target.curvature[1],
     )
     return problem, Energy(value, error)
 
@@ -88,6 +89,7 @@ def dual_problem(target: Any, family: DualGaussian, point: DualPoint) -> tuple[R
         return None
     size = np.linalg.norm(lower, axis=1) * float(np.linalg.norm(root))
     relative = 4 * count * EPS
+    curvature = target.likelihood.curvature_given(target.response)
     problem = RowProblem(
         design=None,
         root=rows,
@@ -100,7 +102,8 @@ def dual_problem(target: Any, family: DualGaussian, point: DualPoint) -> tuple[R
         gradient_error=relative * float(np.linalg.norm(root) * np.linalg.norm(mean)),
         row_error=relative * size,
         centre_error=at.centre_error,
-        largest_weight=float(target.likelihood.curvature_given(target.response)[1]),
+        largest_weight=float(curvature[1]),
+        quadratic=curvature[0] == curvature[1],
     )
     return problem, Energy(value, error)
 
