@@ -269,9 +269,9 @@ class _Search:
         self.passes = self.evaluations = 0
         self.data: dict[Any, Any] = {}
 
-    def run(self, dtype: Any, tolerance: float, active: np.ndarray | None = None) -> None:
-        """L-BFGS on the `active` rows in this floating type, until their remainders are below `tolerance`."""
-        active = np.arange(len(self.points)) if active is None else active
+    def run(self, dtype: Any, tolerance: float, rows: np.ndarray | None = None) -> None:
+        """L-BFGS on these `rows`, or all, in this floating type, until their remainders are below `tolerance`."""
+        active: Any = np.arange(len(self.points)) if rows is None else rows
         points, w = self.points[active].astype(dtype), self.places[active].astype(dtype)
         gradient, remainder = self._slopes(w, points)
         pairs: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -292,7 +292,7 @@ class _Search:
             change = trial - gradient
             finite = np.isfinite(change).all(axis=1)
             # Convex: past the minimum along the step the slope must have shrunk.
-            accepted = finite & (_inner(trial, step) <= 0.9 * np.abs(_inner(gradient, step)))
+            accepted: Any = finite & (_inner(trial, step) <= 0.9 * np.abs(_inner(gradient, step)))
             change = np.where(finite[:, None], change, 0)
             curvature = _inner(step, change)
             useful = curvature > 1e-7 * _inner(step, step)

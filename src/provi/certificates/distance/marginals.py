@@ -57,7 +57,7 @@ def marginal_distances(
 def problem_of(target: Any, family: Any, point: Any) -> tuple[RowProblem, Energy]:
     """q in its own coordinates; `ValueError` where there is no linear model nor Gaussian process."""
     if isinstance(family, DualGaussian):
-        found = dualproblem_of(target, family, point)
+        found = dual_problem(target, family, point)
     else:
         model = target.linear_model()
         if model is None or not isinstance(family.base, Normal):

@@ -70,18 +70,21 @@ def _least_log_mean(u: np.ndarray, exponents: np.ndarray) -> float:
         return top + math.log(total / count), weights / total
 
     value, weights = at(z)
+    decrement = math.inf
     for _ in range(_NEWTON_STEPS):
         gradient = weights @ u
         hessian = (u * weights[:, None]).T @ u - np.outer(gradient, gradient)
         step = np.linalg.solve(hessian + 1e-9 * np.eye(len(z)), gradient)
-        if float(gradient @ step) < 1e-14:
+        decrement = float(gradient @ step)
+        if decrement < 1e-14:
             break
         length = 1.0
-        while length > 1e-8 and not at(z - length * step)[0] <= value - 1e-4 * length * float(gradient @ step):
+        while length > 1e-8 and not at(z - length * step)[0] <= value - 1e-4 * length * decrement:
             length /= 2
         z = z - length * step
         value, weights = at(z)
-    return value - float(gradient @ step) - _SLACK
+    # Newton's decrement is twice what is left to gain, to first order.
+    return value - decrement - _SLACK
 
 
 def tight_posterior_bound(
