@@ -179,7 +179,8 @@ class RowProblem(AbstractProblem):
 def inverse_hessians(problem: RowProblem, places: np.ndarray) -> np.ndarray:
     """The inverse of the Hessian of f at each row of `places`: (rows, d, d)."""
     rows = problem.root if problem.design is None else np.asarray(problem.design) @ problem.root
-    weights = np.asarray(_weights(in_floating_type(problem, np.float64), places))
+    double: Any = in_floating_type(problem, np.float64)
+    weights = np.asarray(_weights(double, places))
     prior = np.asarray(problem.prior_curvature)
     return np.stack([np.linalg.inv(prior + rows.T @ (np.maximum(w, 0)[:, None] * rows)) for w in weights])
 
@@ -280,7 +281,7 @@ class _Search:
         for _ in range(_MOST_PASSES):
             better = remainder < 0.5 * best
             stalled, best = np.where(better, 0, stalled + 1), np.fmin(remainder, best)
-            going = ~(remainder <= tolerance) & (stalled < _PATIENCE)
+            going: Any = ~(remainder <= tolerance) & (stalled < _PATIENCE)
             if not going.all():
                 self.places[active[~going]] = w[~going]
                 keep = (active, points, w, gradient, remainder, step, best, stalled)
