@@ -291,7 +291,7 @@ class _Search:
                 return
             trial, left = self._slopes(w + step, points)
             change = trial - gradient
-            finite = np.isfinite(change).all(axis=1)
+            finite: Any = np.isfinite(change).all(axis=1)
             # Convex: past the minimum along the step the slope must have shrunk.
             accepted: Any = finite & (_inner(trial, step) <= 0.9 * np.abs(_inner(gradient, step)))
             change = np.where(finite[:, None], change, 0)

@@ -25,7 +25,6 @@ from provi.core.arguments import check_confidence, check_count, double_precision
 _GROUPS, _NEWTON_STEPS, _SLACK = 16, 60, 1e-6
 
 
-@double_precision
 def tight_bound(
     problem: AbstractProblem, energy: Energy, *, confidence: float, seed: int, group: int
 ) -> PosteriorBound | None:
@@ -87,6 +86,7 @@ def _least_log_mean(u: np.ndarray, exponents: np.ndarray) -> float:
     return value - decrement - _SLACK
 
 
+@double_precision
 def tight_posterior_bound(
     target: Any, family: Any, point: Any, *, confidence: float, seed: int, group: int
 ) -> PosteriorBound | None:
