@@ -96,6 +96,22 @@ class Fit:
         """
         return evidence_bracket(self.certificate, self.elbo.value, self.elbo.standard_error)
 
+    def tight_evidence(self, num_draws: int = 16_384, confidence: float = 0.99, seed: int = 0) -> EvidenceBracket:
+        """A tighter bracket of the log evidence than `evidence`, statistical, for linear models and Gaussian processes.
+
+        The width comes from three to about two times KL(q || posterior) as `num_draws` grows; see
+        docs/theory/posterior.md.
+        """
+        from provi.certificates.distance.tight import tight_posterior_bound
+
+        target, group = self._known_target("tight_evidence"), max(check_count("num_draws", num_draws) // 32, 1)
+        family, point = self.posterior.family, self.posterior.point
+        bound = tight_posterior_bound(target, family, point, confidence=confidence, seed=seed, group=group)
+        if bound is None:
+            raise ValueError("tight_evidence needs what fit.evidence needs for its upper end: see fit.certificate.")
+        lower, margin = self.evidence.lower, self.elbo.standard_error
+        return EvidenceBracket(lower, self.elbo.value + margin + bound.kl, confidence, "statistical")
+
     def marginal_distances(self, confidence: float = 0.99, seed: int = 0) -> np.ndarray:
         """How far each marginal is from the posterior's, at most: Wasserstein-1 in standard deviations of q.
 

@@ -179,7 +179,8 @@ class RowProblem(AbstractProblem):
 def inverse_hessians(problem: RowProblem, places: np.ndarray) -> np.ndarray:
     """The inverse of the Hessian of f at each row of `places`: (rows, d, d)."""
     rows = problem.root if problem.design is None else np.asarray(problem.design) @ problem.root
-    weights = np.asarray(_weights(in_floating_type(problem, np.float64), places))
+    double: Any = in_floating_type(problem, np.float64)
+    weights = np.asarray(_weights(double, places))
     prior = np.asarray(problem.prior_curvature)
     return np.stack([np.linalg.inv(prior + rows.T @ (np.maximum(w, 0)[:, None] * rows)) for w in weights])
 
@@ -269,9 +270,9 @@ class _Search:
         self.passes = self.evaluations = 0
         self.data: dict[Any, Any] = {}
 
-    def run(self, dtype: Any, tolerance: float, active: np.ndarray | None = None) -> None:
-        """L-BFGS on the `active` rows in this floating type, until their remainders are below `tolerance`."""
-        active = np.arange(len(self.points)) if active is None else active
+    def run(self, dtype: Any, tolerance: float, rows: np.ndarray | None = None) -> None:
+        """L-BFGS on these `rows`, or all, in this floating type, until their remainders are below `tolerance`."""
+        active: Any = np.arange(len(self.points)) if rows is None else rows
         points, w = self.points[active].astype(dtype), self.places[active].astype(dtype)
         gradient, remainder = self._slopes(w, points)
         pairs: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -280,7 +281,7 @@ class _Search:
         for _ in range(_MOST_PASSES):
             better = remainder < 0.5 * best
             stalled, best = np.where(better, 0, stalled + 1), np.fmin(remainder, best)
-            going = ~(remainder <= tolerance) & (stalled < _PATIENCE)
+            going: Any = ~(remainder <= tolerance) & (stalled < _PATIENCE)
             if not going.all():
                 self.places[active[~going]] = w[~going]
                 keep = (active, points, w, gradient, remainder, step, best, stalled)
@@ -290,9 +291,9 @@ class _Search:
                 return
             trial, left = self._slopes(w + step, points)
             change = trial - gradient
-            finite = np.isfinite(change).all(axis=1)
+            finite: Any = np.isfinite(change).all(axis=1)
             # Convex: past the minimum along the step the slope must have shrunk.
-            accepted = finite & (_inner(trial, step) <= 0.9 * np.abs(_inner(gradient, step)))
+            accepted: Any = finite & (_inner(trial, step) <= 0.9 * np.abs(_inner(gradient, step)))
             change = np.where(finite[:, None], change, 0)
             curvature = _inner(step, change)
             useful = curvature > 1e-7 * _inner(step, step)

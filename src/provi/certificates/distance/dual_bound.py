@@ -275,6 +275,14 @@ def _pilot(frame: _Frame, rng: np.random.Generator, offset: float | None) -> tup
     return None if best is None else (best[1], best[2], best[3], used)
 
 
+def pilot_frame(
+    problem: AbstractProblem, rng: np.random.Generator, offset: float | None
+) -> tuple[_Frame, float] | None:
+    """The coordinates in which Y is nearly constant, and what an error in it is to be compared with."""
+    found = _pilot(_Frame(problem), rng, offset)
+    return None if found is None else (found[0], _scale(found[1], found[0].log_det[0], offset))
+
+
 def _dual_step(problem: AbstractProblem, u: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, float]:
     """S^(theta/2), S = E(Hessian of f)^-1 = E w u', symmetric, and the gain that a full step promises.
 

@@ -41,7 +41,7 @@ def marginal_distances(
     """
     check_confidence(confidence)
     check_count("seed", seed, minimum=0)
-    problem, energy = _problem(target, family, point)
+    problem, energy = problem_of(target, family, point)
     directions = np.asarray(problem.root)  # the rows are a'R for the parameters; of unit length in sds of q
     lengths = np.linalg.norm(directions, axis=1, keepdims=True)
     if isinstance(family, DualGaussian) and family.prior is not None:
@@ -54,7 +54,8 @@ def marginal_distances(
     return np.asarray(found)
 
 
-def _problem(target: Any, family: Any, point: Any) -> tuple[RowProblem, Energy]:
+def problem_of(target: Any, family: Any, point: Any) -> tuple[RowProblem, Energy]:
+    """q in its own coordinates; `ValueError` where there is no linear model nor Gaussian process."""
     if isinstance(family, DualGaussian):
         found = dual_problem(target, family, point)
     else:
