@@ -10,7 +10,7 @@ import functools
 import math
 
 import numpy as np
-from scipy import linalg, optimize, special
+from scipy import linalg, special
 
 _NODES, _SHARES = np.polynomial.legendre.leggauss(14)
 _GRADES = np.asarray([0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
@@ -359,10 +359,3 @@ def log_sobolev(posterior: LinearPosterior, mean: np.ndarray, covariance: np.nda
     away = -linalg.solve_triangular(root, u.T, lower=True, trans=1).T - posterior.gradient(mean + u @ root.T)
     with np.errstate(over="ignore"):
         return float(0.5 * np.mean(np.sum((away @ posterior.prior_factor) ** 2, axis=1)))
-
-
-def separable(design: np.ndarray, response: np.ndarray) -> bool:
-    """Whether a plane through the origin parts the labels: a linear program."""
-    signed = np.where(response > 0, 1.0, -1.0)[:, None] * design
-    found = optimize.linprog(np.zeros(design.shape[1]), -signed, -np.ones(len(signed)), bounds=(None, None))
-    return bool(found.status == 0)
