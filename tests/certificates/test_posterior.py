@@ -29,26 +29,21 @@ def divergence(loc, root):
     return 0.5 * (np.trace(seen) - DIM - np.linalg.slogdet(seen)[1] + away @ PRECISION @ away)
 
 
-def score_bound(loc, root):
-    """E|grad log q - grad log p|^2 / 2 in the inverse of the posterior's own precision, in closed form."""
-    away, difference = loc - MEAN, PRECISION @ root - np.linalg.inv(root).T
-    return 0.5 * (away @ PRECISION @ away + np.trace(difference.T @ COVARIANCE @ difference))
-
-
 def test_curvature_of_linear_regression_is_the_posterior_precision():
     found = curvature_lower_bound(TARGET)
     np.testing.assert_allclose(found, PRECISION, rtol=1e-9)
     assert np.linalg.eigvalsh(PRECISION - found)[0] > -1e-10
 
 
-def test_bound_is_an_upper_confidence_bound_of_the_closed_form():
-    """At confidence 0.95 over 300 seeds, misses are at most Binomial(300, 0.05): false-alarm rate 1e-4."""
-    expected = score_bound(LOC, ROOT)
-    assert divergence(LOC, ROOT) < expected
-    found = np.array([bound(seed, 0.95).kl for seed in range(300)])
-    assert np.sum(found < expected) <= stats.binom.isf(1e-4, 300, 0.05)
-    # And it is a bound of this and not of something larger: 256 draws leave less than a half.
-    assert expected < np.median(found) < 1.5 * expected
+def test_bound_is_an_upper_confidence_bound_of_the_divergence():
+    """For a Gaussian posterior the inequality is an equation, so that draws alone stand between bound and truth.
+
+    At confidence 0.95 over 100 seeds, misses are at most Binomial(100, 0.05): false-alarm rate 1e-4.
+    """
+    expected = divergence(LOC, ROOT)
+    found = np.array([bound(seed, 0.95).kl for seed in range(100)])
+    assert np.sum(found < expected) <= stats.binom.isf(1e-4, 100, 0.05)
+    assert expected < np.median(found) < 1.15 * expected
 
 
 def test_bounds_hold_for_everything_that_follows():
@@ -58,20 +53,29 @@ def test_bounds_hold_for_everything_that_follows():
     for error, mean, sd in zip(found.coordinate_error, LOC - MEAN, deviations[0] - deviations[1], strict=True):
         assert max(abs(mean), abs(sd)) <= np.hypot(mean, sd) <= error
     np.testing.assert_allclose(found.coordinate_error, np.sqrt(2 * found.kl * np.diagonal(COVARIANCE)), rtol=1e-6)
-    assert found.total_variation == pytest.approx(np.sqrt(found.kl / 2))
-    assert found.num_samples == 256 and found.confidence == 0.99
+    assert found.total_variation == pytest.approx(min(np.sqrt(found.kl / 2), np.sqrt(-np.expm1(-found.kl))))
+    assert found.num_samples >= 1024 and found.confidence == 0.99
     # Total variation of the first coordinate, by quadrature: at most that of the joint law.
     z = np.linspace(-10, 10, 20_001)
-    densities = [stats.norm(m[0], s[0]).pdf(z) for m, s in zip((LOC, MEAN), deviations, strict=True)]
-    assert 0.5 * np.sum(np.abs(densities[0] - densities[1])) * (z[1] - z[0]) <= found.total_variation
+    laws = [stats.norm(m[0], s[0]) for m, s in zip((LOC, MEAN), deviations, strict=True)]
+    assert 0.5 * np.sum(np.abs(laws[0].pdf(z) - laws[1].pdf(z))) * (z[1] - z[0]) <= found.total_variation
+    # What every interval of q holds of the posterior.
+    for share in (0.5, 0.94, 0.999):
+        for low in np.linspace(0, 1 - share, 7)[1:-1]:
+            ends = laws[0].ppf([low, low + share])
+            assert laws[1].cdf(ends[1]) - laws[1].cdf(ends[0]) >= found.content(share)
 
 
 def test_the_posterior_itself_is_at_distance_zero():
+    """But for what n draws cannot rule out: that one in n/6 is worse than all of them, at confidence 0.99."""
     found = bound(0, loc=MEAN, root=np.linalg.cholesky(COVARIANCE))
-    assert 0 <= found.kl < 1e-12
+    assert 0 <= found.kl < 14 / found.num_samples and found.estimate < 1e-10
 
 
 def test_total_variation_is_at_most_one():
+    """Where Pinsker's bound says nothing, that of Bretagnolle and Huber does."""
+    found = bound(0, loc=MEAN + np.array([3.0, 0.0, 0.0]) * np.sqrt(COVARIANCE[0, 0]))
+    assert found.kl > 2 and 0.9 < found.total_variation < 1
     assert bound(0, loc=MEAN + 50).total_variation == 1.0
 
 
@@ -84,7 +88,7 @@ def test_no_bound_without_grounds():
     declared = LogDensity(lambda z: -0.5 * jnp.sum(hidden(z) ** 2), DIM, strong_convexity=1.0)
     np.testing.assert_array_equal(curvature_lower_bound(declared), np.eye(DIM))
     found = posterior_bound(declared, FAMILY, point, confidence=0.99, seed=0)
-    assert found is not None and found.kl < 1e-20
+    assert found is not None and found.kl < 1e-3 and found.estimate < 1e-10
 
 
 def test_single_precision_target():
@@ -92,4 +96,4 @@ def test_single_precision_target():
     mean, covariance = target.exact_posterior()
     point = FAMILY.point_from_covariance(mean, covariance, np.float32)
     found = posterior_bound(target, FAMILY, point, confidence=0.99, seed=0)
-    assert found is not None and found.kl < 1e-10
+    assert found is not None and found.kl < 2e-3

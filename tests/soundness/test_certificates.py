@@ -156,7 +156,10 @@ def test_distance_to_the_posterior():
                 error = np.maximum(np.abs(away), np.abs(np.sqrt(np.diag(spread)) - np.sqrt(np.diag(covariance))))
                 trials += 1
                 failures += found.kl < kl or (np.asarray(found.coordinate_error) < error).any()
-                np.testing.assert_allclose(found.total_variation, min(1.0, math.sqrt(found.kl / 2)), rtol=1e-12)
+                pinsker, other = math.sqrt(found.kl / 2), math.sqrt(-math.expm1(-found.kl))
+                np.testing.assert_allclose(found.total_variation, min(pinsker, other), rtol=1e-12)
+                # The evidence of a Gaussian posterior is bounded by itself: all that is above is noise and rounding.
+                assert found.status == "proven" and found.kl <= 1.5 * kl + 2e-3
     assert failures <= allowed_failures(trials, NUM_COVERAGE_TESTS)
 
 

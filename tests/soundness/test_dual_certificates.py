@@ -220,8 +220,7 @@ def test_the_numbers_of_another_target_get_no_certificate():
 
 @pytest.mark.parametrize("kind", ["logit", "probit"])
 def test_the_distance_to_the_posterior_is_above_the_true_divergence(kind):
-    """One and two points, by quadrature. 24 bounds at 99%: two or more below the truth have probability 0.03; the
-    log-Sobolev inequality is loose enough that none is."""
+    """One and two points, by quadrature. 24 bounds at 99%, whose margins for noise are loose enough that none fails."""
     rng = np.random.default_rng(5)
     for trial in range(12):
         size = 1 + trial % 2
@@ -230,8 +229,10 @@ def test_the_distance_to_the_posterior_is_above_the_true_divergence(kind):
         a, s = a + 0.3 * rng.normal(size=size) * (trial % 3), s * np.exp(0.5 * rng.normal(size=size))
         point = DualPoint(jnp.asarray(a), jnp.asarray(s))
         bound = dual_posterior_bound(case.target, case.family, point, confidence=0.99, seed=trial)
-        assert bound is not None and bound.kl >= case.oracle.negative_elbo(a, s) + log_evidence(case)
-        assert bound.total_variation == pytest.approx(min(1.0, np.sqrt(bound.kl / 2)))
+        truth = case.oracle.negative_elbo(a, s) + log_evidence(case)
+        assert bound is not None and truth <= bound.kl <= 6 * truth + 0.01
+        pinsker, other = np.sqrt(bound.kl / 2), np.sqrt(-np.expm1(-bound.kl))
+        assert bound.total_variation == pytest.approx(min(pinsker, other))
 
 
 def log_evidence(case: Problem) -> float:

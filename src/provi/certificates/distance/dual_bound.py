@@ -124,7 +124,7 @@ def dual_bound(
     values, _, evaluations = final
     log_mean = log_mean_lower_bound(-values, -high, -low, level)
     log_mass = log_det - log_mean + rounding
-    middle = -float(np.log(np.mean(np.exp(low - np.clip(values, low, high))))) + low
+    middle = math.log(count) - float(special.logsumexp(-np.clip(values, low, high)))
     if energy.value is not None:
         average = energy.value - 0.5 * dim
         kl, proven = average + energy.error + log_mass, True
@@ -231,10 +231,15 @@ _EPS = float(np.finfo(float).eps)
 
 
 def _scale(values: np.ndarray, log_det: float, offset: float | None) -> float:
-    """What an error in Y is to be compared with: the bound on the KL or, where that is not known yet, Y itself."""
+    """What an error in Y is to be compared with: the bound on the KL or, where that is not known yet, Y itself.
+
+    A few huge values count for nothing in the mean of exp(-Y), and must not loosen the others: no plain mean of Y.
+    """
+    usual = math.log(len(values)) - float(special.logsumexp(-values))
     if offset is not None:
-        return max(abs(offset + log_det + float(np.mean(values))), 1e-6)
-    return max(abs(float(np.mean(values))), float(np.std(values)), 1e-6)
+        return max(abs(offset + log_det + usual), 1e-6)
+    low, high = np.quantile(values, [0.25, 0.75])
+    return max(abs(usual), float(high - low), 1e-6)
 
 
 def _pilot(frame: _Frame, rng: np.random.Generator, offset: float | None) -> tuple[_Frame, np.ndarray, int, int] | None:
