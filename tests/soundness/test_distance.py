@@ -1,8 +1,8 @@
 """Bounds on KL(q || posterior) and brackets of the evidence against the truth: none may be below, or miss, it.
 
 `python -m provi_lab.bench.distance` runs more problems, up to 500 dimensions, and counts; its oracle is used here. The
-bounds are proven at confidence 0.99, with margins that are valid for any number of draws and so loose that misses are far
-rarer than one in a hundred: none is allowed.
+bounds are proven at confidence 0.99, with margins that are valid for any number of draws and so loose that misses are
+far rarer than one in a hundred: none is allowed.
 """
 
 import math
@@ -18,7 +18,13 @@ from provi.certificates.distance.posterior import dual_posterior_bound, linear_p
 from provi.families import Gaussian, dual_gaussian
 from provi.targets import GaussianProcess, GeneralisedLinearModel, LinearRegression, LogDensity, LogisticRegression
 from provi.targets.likelihoods import BernoulliLogit
-from provi_lab.bench.distance_oracle import LinearPosterior, grid_log_evidence, importance_truth, line_log_evidence, truth
+from provi_lab.bench.distance_oracle import (
+    LinearPosterior,
+    grid_log_evidence,
+    importance_truth,
+    line_log_evidence,
+    truth,
+)
 from provi_lab.bench.distance_problems import linear, model
 from provi_lab.bench.distance_trials import _wall as wall
 
