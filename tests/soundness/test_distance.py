@@ -1,8 +1,8 @@
 """Bounds on KL(q || posterior) and brackets of the evidence against the truth: none may be below, or miss, it.
 
 `python -m provi_lab.bench.distance` runs more problems, up to 500 dimensions, and counts; its oracle is used here. The
-bounds are proven at confidence 0.99, with margins that are valid for any number of draws and so loose that misses are
-far rarer than one in a hundred: none is allowed.
+bounds are proven at confidence 0.99, by inequalities for any number of draws, which are so loose that misses are far
+rarer than one in a hundred: none is allowed.
 """
 
 import math
@@ -14,7 +14,9 @@ import pytest
 
 import provi
 from provi import kernels
+from provi.certificates.distance.dual_bound import dual_bound
 from provi.certificates.distance.posterior import dual_posterior_bound, linear_posterior_bound
+from provi.certificates.distance.problems import linear_problem
 from provi.families import Gaussian, dual_gaussian
 from provi.targets import GaussianProcess, GeneralisedLinearModel, LinearRegression, LogDensity, LogisticRegression
 from provi.targets.likelihoods import BernoulliLogit
@@ -28,7 +30,7 @@ from provi_lab.bench.distance_oracle import (
 from provi_lab.bench.distance_problems import linear, model
 from provi_lab.bench.distance_trials import _wall as wall
 
-TERMS = 6
+TERMS, FAMILY = 6, Gaussian(1)
 
 
 def at(target, mean, covariance, seed=0, confidence=0.99):
@@ -63,26 +65,27 @@ def test_hostile_problems_on_a_line():
     finite, below = 0, []
     for trial in range(60):
         target, posterior, mean, covariance = hostile(trial)
-        bound = at(target, mean, covariance, seed=trial)
+        found = linear_problem(target, FAMILY, FAMILY.point_from_covariance(mean, covariance))
+        bound = None if found is None else dual_bound(*found, delta=0.01, seed=trial, most_evaluations=10_000)
         kl = line_log_evidence(posterior) - posterior.elbo(mean, covariance)
-        if bound is None or not math.isfinite(kl):
+        if bound is None or not math.isfinite(bound.kl) or not math.isfinite(kl):
             continue
         finite += 1
         if bound.kl < kl - 1e-9 - 1e-11 * abs(kl):
             below.append((trial, bound, kl))
-        assert bound.status == "proven"
+        assert bound.proven
     assert not below
-    assert finite >= 40, "a bound that is never there is sound and useless"
+    assert finite >= 50, "a bound that is never there is sound and useless"
 
 
 @pytest.mark.parametrize("link, sd", [("logit", 1.0), ("logit", 100.0), ("poisson", 10.0)])
 def test_planes(link, sd):
     """Two dimensions, twenty terms; fits, and Gaussians that are shifted, narrow and wide."""
-    for seed in range(3):
+    for seed in range(2):
         target, posterior = linear(link, 20, 2, sd, seed=seed, signal=1.0)
         mode, spread = posterior.mode()
         evidence = grid_log_evidence(posterior, 24)
-        assert evidence == pytest.approx(grid_log_evidence(posterior, 18), abs=1e-8)
+        assert evidence == pytest.approx(grid_log_evidence(posterior, 16), abs=1e-8)
         for shift, width in ((0.0, 1.0), (0.5, 1.0), (0.0, 0.5), (0.2, 2.0)):
             mean, covariance = mode + shift * np.linalg.cholesky(spread)[:, 0], width * spread
             bound = at(target, mean, covariance, seed)
@@ -116,7 +119,7 @@ def test_a_process_of_large_amplitude_at_its_prior():
 
 def test_hard_problems_after_a_fit():
     """Issue 18: 193 of 1,177 such problems were missed far more often than one time in a hundred."""
-    for trial in range(8):
+    for trial in range(6):
         rng = np.random.default_rng([5, trial])
         x, sd = 10 ** rng.uniform(1, 4) * rng.normal(size=(3, 1)), 10 ** rng.uniform(0, 2)
         target, posterior = model("logit", x, rng.integers(0, 2, 3).astype(float), sd, mean=rng.uniform(-3, 3))
@@ -175,12 +178,11 @@ def test_the_evidence_of_conjugate_models_is_bracketed():
 @pytest.mark.parametrize("link, parameter", [("logit", 1.0), ("poisson", 1.0), ("binomial", 2.0), ("probit", 1.0)])
 def test_the_evidence_by_quadrature_is_bracketed(link, parameter):
     """Every constant of prior and likelihood is in it."""
-    for dim in (1, 2):
-        target, posterior = linear(link, 20, dim, 2.0, seed=4, parameter=parameter, signal=1.0)
-        fit = provi.fit(target, progress=False)
-        exact = truth(posterior, np.asarray(fit.posterior.mean), np.asarray(fit.posterior.covariance))
-        assert fit.evidence.lower - exact.error <= exact.log_evidence <= fit.evidence.upper + exact.error
-        assert fit.evidence.width < 6 * exact.kl + 0.02
+    target, posterior = linear(link, 20, 2, 2.0, seed=4, parameter=parameter, signal=1.0)
+    fit, evidence = provi.fit(target, progress=False), grid_log_evidence(posterior, 24)
+    kl = evidence - posterior.elbo(np.asarray(fit.posterior.mean), np.asarray(fit.posterior.covariance))
+    assert fit.evidence.lower - 1e-7 <= evidence <= fit.evidence.upper
+    assert fit.evidence.width < 6 * kl + 0.02
 
 
 def test_single_precision_data():
@@ -195,9 +197,9 @@ def test_single_precision_data():
     exact_design = design.astype(np.float32).astype(float)
     posterior = LinearPosterior(exact_design, y.astype(float), "logit", np.zeros(2), 9 * np.eye(2))
     mean, covariance = np.asarray(fit.posterior.mean, float), np.asarray(fit.posterior.covariance, float)
-    exact, bound = truth(posterior, mean, covariance), fit.certificate.posterior
-    # The covariance is itself rounded to float32: to one part in 10^6 of KL's order of magnitude.
-    assert bound is not None and exact.kl - 1e-5 <= bound.kl <= 10 * exact.kl + 0.02
+    kl, bound = grid_log_evidence(posterior, 24) - posterior.elbo(mean, covariance), fit.certificate.posterior
+    # The moments are themselves rounded to float32.
+    assert bound is not None and kl - 1e-5 <= bound.kl <= 10 * kl + 0.02
 
 
 def test_a_black_box_has_the_bound_of_its_linear_model():
@@ -205,10 +207,10 @@ def test_a_black_box_has_the_bound_of_its_linear_model():
     target, posterior = linear("logit", 20, 2, 1.0, seed=6)
     density = LogDensity(jax.tree_util.Partial(_log_density, posterior.design, posterior.response), 2, 1.0, 30.0)
     mode, spread = posterior.mode()
-    exact = truth(posterior, mode, spread)
+    kl = grid_log_evidence(posterior, 24) - posterior.elbo(mode, spread)
     plain, hidden = at(target, mode, spread), provi.certify(density, (mode, spread), compare=False).posterior
     assert plain is not None and hidden is not None
-    assert min(plain.kl, hidden.kl) >= exact.kl and max(plain.kl, hidden.kl) <= 8 * exact.kl + 0.02
+    assert min(plain.kl, hidden.kl) >= kl and max(plain.kl, hidden.kl) <= 8 * kl + 0.02
 
 
 def _log_density(design, response, z):

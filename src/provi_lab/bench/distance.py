@@ -25,7 +25,7 @@ CONFIDENCE = 0.99
 BARS = 3.0
 """Error bars of the truth below which a bound must be, to be counted as a violation."""
 
-_WORK, _FEWEST, _MOST = 2e10, 100_000, 1_000_000
+_WORK, _FEWEST, _MOST = 1e10, 100_000, 400_000
 _FAR = 1e-7
 """Nats: both numbers below this are rounding, and have no ratio."""
 

@@ -52,15 +52,16 @@ def _coverage(task: tuple[str, int, int]) -> list[Row]:
     found = linear_problem(target.linear_model(), fit.posterior.family, fit.posterior.point)
     assert found is not None
     problem, energy = found
-    pilot = module._pilot(module._Frame(problem), np.random.default_rng(100 + piece % 2))
-    assert pilot is not None and energy.value is not None
+    assert energy.value is not None
+    pilot = module._pilot(module._Frame(problem), np.random.default_rng(100 + piece % 2), energy.value - 0.5 * dim)
+    assert pilot is not None
     frame = pilot[0]
     value, error = _exact(frame, dim)
     value += energy.value - 0.5 * dim + frame.log_det[0]
     exact = truth(posterior, np.asarray(fit.posterior.mean), np.asarray(fit.posterior.covariance))
     row = {"problem": name, "value": value, "error": error, "trials": repetitions, "pilot": piece % 2, "kl": exact.kl}
     rounding = energy.error + frame.log_det[1]
-    with mock.patch.object(module, "_pilot", lambda start, rng: pilot):
+    with mock.patch.object(module, "_pilot", lambda *given: pilot):
         return [
             {**row, "few": few, **_repeated(module, problem, energy, rounding, row, piece, few)}
             for few in (False, True)
