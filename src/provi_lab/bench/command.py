@@ -80,6 +80,22 @@ def gp_sparse(methods: Methods = None, seconds: Seconds = 120.0, python: Pythons
 
 
 @app.command()
+def distance(
+    quick: Annotated[bool, typer.Option("--quick", help="The small problems alone.")] = False,
+    problems: Annotated[
+        list[str] | None,
+        typer.Option("--problems", help="A part of their names; repeat for more. Default: all."),
+    ] = None,
+    processes: Annotated[int, typer.Option(help="Problems at a time.", min=1)] = 1,
+    output: Output = None,
+) -> None:
+    """Bounds on KL(q || posterior) and brackets of the evidence against the truth, beside the log-Sobolev bound."""
+    from provi_lab.bench.distance import SECTION, measure
+
+    _show(SECTION, measure(problems, quick=quick, processes=processes, report=typer.echo), output)
+
+
+@app.command()
 def missing(
     quick: Annotated[bool, typer.Option("--quick", help="One data set of the first problem.")] = False,
     problems: Problems = None,

@@ -232,7 +232,7 @@ SECTION = Section(
 
 def main() -> None:
     """Read the arguments."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Bounds on KL(q || posterior) against the truth.")
     parser.add_argument("problems", nargs="*", help="parts of names of problems; all by default")
     parser.add_argument("--quick", action="store_true", help="the small problems alone")
     parser.add_argument("--processes", type=int, default=1)

@@ -208,7 +208,7 @@ def line_log_evidence(posterior: LinearPosterior) -> float:
     values = []
     for start in range(0, len(z), max(_ROWS_AT_ONCE // max(len(x), 1), 1)):
         values.append(posterior.log_joint(z[start : start + max(_ROWS_AT_ONCE // max(len(x), 1), 1), None]))
-    return float(special.logsumexp(np.concatenate(values), b=weights))
+    return log_sum(np.concatenate(values), weights)
 
 
 def grid_log_evidence(posterior: LinearPosterior, panels: int) -> float:
@@ -233,8 +233,15 @@ def grid_log_evidence(posterior: LinearPosterior, panels: int) -> float:
     for x, share in zip(axes[0], shares[0], strict=True):
         points = np.concatenate([np.full((len(plane), 1), x), plane], axis=1)
         values = posterior.log_joint(mode + points @ root.T)
-        total.append(special.logsumexp(values, b=weights) + math.log(share))
-    return float(special.logsumexp(total) + np.log(np.diagonal(root)).sum())
+        total.append(log_sum(values, weights) + math.log(share))
+    return log_sum(np.asarray(total)) + float(np.log(np.diagonal(root)).sum())
+
+
+def log_sum(values: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """log of the weighted sum of exp(values)."""
+    top = float(values.max())
+    terms = np.exp(values - top)
+    return top + math.log(float(terms.sum() if weights is None else terms @ weights))
 
 
 def _face(reach: np.ndarray, axis: int, side: int, sign: float) -> np.ndarray:
@@ -309,7 +316,7 @@ def pareto_shape(log_weights: np.ndarray) -> float:
     theta = 1 / x[-1] + (1 - np.sqrt(m / (np.arange(1, m + 1) - 0.5))) / (3 * x[n // 4])
     k = np.mean(np.log1p(-theta[:, None] * x[None, :]), axis=1)
     fit = n * (np.log(-theta / k) - k - 1)
-    weights = np.exp(fit - special.logsumexp(fit))
+    weights = np.exp(fit - log_sum(fit))
     best = float(np.sum(theta * weights))
     # Shrunk towards 0.5 by ten observations, as in PSIS.
     return (float(np.mean(np.log1p(-best * x))) * n + 5) / (n + 10)
@@ -349,7 +356,7 @@ def log_sobolev(posterior: LinearPosterior, mean: np.ndarray, covariance: np.nda
     root, rng = np.linalg.cholesky(covariance), np.random.default_rng(seed)
     half = rng.standard_normal((128, len(mean)))
     u = np.concatenate([half, -half])
-    away = -linalg.solve_triangular(root, u.T, lower=True, trans="T").T - posterior.gradient(mean + u @ root.T)
+    away = -linalg.solve_triangular(root, u.T, lower=True, trans=1).T - posterior.gradient(mean + u @ root.T)
     with np.errstate(over="ignore"):
         return float(0.5 * np.mean(np.sum((away @ posterior.prior_factor) ** 2, axis=1)))
 

@@ -137,7 +137,7 @@ def black_box(terms: int, dim: int, sd: float, declared: bool = True) -> Any:
     _, posterior = linear("logit", terms, dim, sd)
     density = jax.tree_util.Partial(_log_density, posterior.design, posterior.response, sd)
     smooth = 0.25 * float(np.linalg.eigvalsh(posterior.design.T @ posterior.design)[-1]) + sd**-2
-    constants = {"strong_convexity": sd**-2, "smoothness": smooth} if declared else {}
+    constants: dict[str, Any] = {"strong_convexity": sd**-2, "smoothness": smooth} if declared else {}
     return LogDensity(density, dim, **constants), posterior
 
 

@@ -8,9 +8,9 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import special, stats
+from scipy import stats
 
-from provi_lab.bench.distance_oracle import LinearPosterior, graded_rule, line_log_evidence
+from provi_lab.bench.distance_oracle import LinearPosterior, graded_rule, line_log_evidence, log_sum
 from provi_lab.common.tables import Row
 
 Spread = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
@@ -49,7 +49,7 @@ def _coverage(task: tuple[str, int, int]) -> list[Row]:
     link, terms, dim, sd, options = COVERAGE[name]
     target, posterior = linear(link, terms, dim, sd, **options)
     fit = provi.fit(target, progress=False, seed=1)
-    found = linear_problem(target.linear_model(), fit.posterior.family, fit.posterior.point)
+    found = linear_problem(target.linear_model(), fit.posterior.family, fit.posterior.point)  # pyright: ignore
     assert found is not None
     problem, energy = found
     assert energy.value is not None
@@ -76,7 +76,7 @@ def _exact(frame: Any, dim: int) -> tuple[float, float]:
         shares = weights[0] if dim == 1 else np.multiply.outer(weights[0], weights[0]).ravel()
         shares = shares * np.exp(-0.5 * np.sum(grid**2, axis=1)) / (2 * math.pi) ** (dim / 2)
         found = frame.values(grid, 1e-7)
-        return -float(special.logsumexp(-found[0], b=shares)), 0.0
+        return -log_sum(-found[0], shares), 0.0
     rng, values = np.random.default_rng(7), []
     for _ in range(0, _EXACT_PAIRS, 20_000):
         values.append(frame.values(rng.standard_normal((20_000, dim)), 1e-6)[0])
@@ -288,7 +288,7 @@ def _wall(rng: np.random.Generator) -> Any:
 
 def _line_integral(posterior: LinearPosterior, ends: np.ndarray) -> float:
     z, weights = graded_rule(ends)
-    return float(special.logsumexp(posterior.log_joint(z[:, None]), b=weights))
+    return log_sum(posterior.log_joint(z[:, None]), weights)
 
 
 def _plane(rng: np.random.Generator) -> Any:
