@@ -124,7 +124,7 @@ def dual_bound(
     values, _, evaluations = final
     log_mean = log_mean_lower_bound(-values, -high, -low, level)
     log_mass = log_det - log_mean + rounding
-    middle = math.log(count) - float(special.logsumexp(-np.clip(values, low, high)))
+    middle = -log_mean_exp(-np.clip(values, low, high))
     if energy.value is not None:
         average = energy.value - 0.5 * dim
         kl, proven = average + energy.error + log_mass, True
@@ -156,6 +156,12 @@ def log_mean_lower_bound(values: np.ndarray, low: float, high: float, delta: flo
     probability = float(special.betaincinv(below + 1, max(count - below, 1e-9), 1 - _SHARE * delta))
     mean -= least * min(probability, 1.0)
     return math.log(mean) + high if mean > 0 else -math.inf
+
+
+def log_mean_exp(values: np.ndarray) -> float:
+    """log of the mean of exp(values), without overflow."""
+    largest = float(np.max(values))
+    return largest + math.log(float(np.mean(np.exp(values - largest))))
 
 
 def bernstein_bound(values: np.ndarray, width: float, log_term: float) -> float:
@@ -235,7 +241,7 @@ def _scale(values: np.ndarray, log_det: float, offset: float | None) -> float:
 
     A few huge values count for nothing in the mean of exp(-Y), and must not loosen the others: no plain mean of Y.
     """
-    usual = math.log(len(values)) - float(special.logsumexp(-values))
+    usual = -log_mean_exp(-values)
     if offset is not None:
         return max(abs(offset + log_det + usual), 1e-6)
     low, high = np.quantile(values, [0.25, 0.75])
@@ -330,7 +336,7 @@ def _plan(pilot: np.ndarray, scale: float, delta: float, affordable: int) -> tup
         mean -= math.exp(low - high) * -math.log(_SHARE * delta) / count
         return low - math.log(mean) if mean > 0 else math.inf
 
-    best = -float(special.logsumexp(-pilot) - math.log(len(pilot)))
+    best = -log_mean_exp(-pilot)
     count = FEWEST_PAIRS
     while True:
         low = min(lows, key=lambda each: promise(each, count))
