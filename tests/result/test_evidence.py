@@ -117,6 +117,7 @@ def test_a_model_without_an_upper_end(models):
     assert found.status == "none"
     low, high = found.log_bayes_factor("known", "unknown")
     assert low == -math.inf and math.isfinite(high) and high > 0
+    assert found.weights[found.names.index("known"), 0] == 0
     assert "-59.082 to inf" in str(found) and found.verdict.startswith("Not decided between known and unknown")
 
 

@@ -128,7 +128,9 @@ def _weights(brackets: Sequence[EvidenceBracket]) -> np.ndarray:
     found = []
     for own, bracket in enumerate(brackets):
         others = [other for i, other in enumerate(brackets) if i != own]
-        low = 1 / (1 + sum(math.exp(min(other.upper - bracket.lower, 700)) for other in others))
+        # Nothing, not next to nothing, where the evidence of another has no upper bound.
+        ends = [other.upper - bracket.lower for other in others]
+        low = 1 / (1 + sum(math.exp(end) if end < 700 else math.inf for end in ends))
         high = 1 / (1 + sum(math.exp(min(other.lower - bracket.upper, 700)) for other in others))
         found.append((low, high))
     return np.asarray(found)
