@@ -31,10 +31,10 @@ _FAR = 1e-7
 
 _TEXT = """\
 The distance of q to the posterior: the bound on KL(q || p) that a certificate reports, and the true KL, by programs of
-their own (quadrature up to three dimensions, closed forms for Gaussian noise, importance sampling with
-its standard error elsewhere; "unreliable" where Pareto k-hat exceeds 0.7). `old`: the log-Sobolev bound of earlier
-versions, the mean of its 256 draws. Seconds: of the bound, compiled. Medians are over problems with a KL in [0.001, 2]:
-weak is a prior sd of 10 or more; near-separable, a weak prior with at most four rows a column and strong effects."""
+their own (quadrature up to three dimensions, closed forms for Gaussian noise, importance sampling with its standard
+error elsewhere; "unreliable" where Pareto k-hat exceeds 0.7). Old bound: the log-Sobolev bound of earlier versions, the
+mean of its 256 draws. Seconds: of the bound, compiled. Medians are over problems with a KL in [0.001, 2]: weak is a
+prior sd of 10 or more; near-separable, a weak prior with at most four rows a column and strong effects."""
 
 
 def measure(
