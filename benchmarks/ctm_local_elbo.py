@@ -31,9 +31,8 @@ from provi.models.topics.corpus import Documents  # noqa: E402
 from provi.models.topics.draws import base_draws  # noqa: E402
 from provi.models.topics.e_step import document_elbos  # noqa: E402
 from provi.models.topics.local_steps import infer  # noqa: E402
-from provi.models.topics.newton import infer_mean_field, mean_field_bounds  # noqa: E402
 from provi.models.topics.model import LocalPosterior, TopicPrior  # noqa: E402
-from provi.models.topics.newton import infer_delta, infer_laplace  # noqa: E402
+from provi.models.topics.newton import infer_delta, infer_laplace, infer_mean_field, mean_field_bounds  # noqa: E402  # noqa: E402
 
 TOPICS, LENGTHS, VOCABULARY = (3, 4, 5), (5, 20, 50, 100, 300), 40
 MODELS = (0, 1)
