@@ -101,7 +101,7 @@ def test_one_term_out_of_reach_of_all_draws():
     posterior = LinearPosterior(np.asarray([[1e5]]), np.ones(1), "logit", np.asarray([3.45]), np.eye(1))
     exact = truth(posterior, np.asarray([3.45]), np.eye(1))
     assert exact.kl == pytest.approx(7.13, abs=0.01)
-    for seed in range(20):
+    for seed in range(8):
         bound = provi.certify(target, ([3.45], [[1.0]]), seed=seed, compare=False).posterior
         assert bound is not None and exact.kl <= bound.kl <= 1.2 * exact.kl and bound.status == "proven"
 
@@ -112,14 +112,14 @@ def test_a_process_of_large_amplitude_at_its_prior():
     posterior = LinearPosterior(np.eye(1), np.ones(1), "logit", np.zeros(1), 1e4 * np.eye(1))
     family = dual_gaussian(target)
     exact = truth(posterior, np.zeros(1), 1e4 * np.eye(1))
-    for seed in range(20):
+    for seed in range(8):
         bound = dual_posterior_bound(target, family, family.prior_point(), confidence=0.99, seed=seed)
         assert bound is not None and exact.kl <= bound.kl <= 1.2 * exact.kl
 
 
 def test_hard_problems_after_a_fit():
     """Issue 18: 193 of 1,177 such problems were missed far more often than one time in a hundred."""
-    for trial in range(6):
+    for trial in range(5):
         rng = np.random.default_rng([5, trial])
         x, sd = 10 ** rng.uniform(1, 4) * rng.normal(size=(3, 1)), 10 ** rng.uniform(0, 2)
         target, posterior = model("logit", x, rng.integers(0, 2, 3).astype(float), sd, mean=rng.uniform(-3, 3))
@@ -133,13 +133,13 @@ def test_hard_problems_after_a_fit():
 def test_walls_as_black_boxes_with_declared_constants():
     """z^2 / 2 and a wall that few draws of q reach: what is called proven holds, and most has a bound."""
     known = 0
-    for trial in range(12):
+    for trial in range(8):
         target, posterior, mean, covariance, _, evidence = wall(np.random.default_rng([3, trial]))
         bound = provi.certify(target, (mean, covariance), seed=trial, compare=False).posterior
         kl = evidence - posterior.elbo(mean, covariance)
         known += bound is not None
         assert bound is None or bound.status != "proven" or bound.kl >= kl - 1e-8
-    assert known >= 6
+    assert known >= 4
 
 
 def test_dual_and_linear_form_agree():
