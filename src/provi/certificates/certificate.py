@@ -355,8 +355,9 @@ def evidence_bracket(certificate: Certificate, elbo: float, error: float) -> Evi
         return posterior.evidence
     deterministic = bool(certificate.bounds) and all(bound.confidence is None for bound in certificate.bounds)
     confidence = 0.99 if posterior is None else posterior.confidence
-    # An ELBO from draws has a standard error, and its own share of what may go wrong.
-    margin = error if deterministic else -float(special.ndtri(1 - confidence)) * error
+    # An ELBO from draws has a standard error, and its own share of what may go wrong. So has that of a large Gaussian
+    # process, whose gap is deterministic; where the error is a bound, the factor does no harm.
+    margin = -float(special.ndtri(1 - confidence)) * error
     lower = elbo - margin
     if posterior is None:
         return EvidenceBracket(lower, math.inf, confidence, "none")

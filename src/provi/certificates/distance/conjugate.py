@@ -224,11 +224,18 @@ class DensityProblem(AbstractProblem):
 
     def evaluate(self, w: Any) -> tuple[Any, Any, Any, Any]:
         """The rounding of the user's program is taken as 64 units in the last place of its value and gradient."""
-        values, gradients = jax.lax.map(jax.value_and_grad(self._potential), w, batch_size=8)
-        first = self._potential(jnp.zeros(self.dim))
-        unit = 64 * float(jnp.finfo(self.target.dtype).eps)
-        error = unit * (jnp.abs(values) + jnp.abs(first))
-        return values - first, gradients, error, unit * jnp.linalg.norm(gradients, axis=1)
+
+        def at(row: Any) -> tuple[Any, Any, Any]:
+            place = self.loc + self.root @ row
+            value, slope = jax.value_and_grad(self.target.potential)(place.astype(self.target.dtype))
+            # What rounding the place itself does to the value.
+            return value, slope @ self.root, jnp.sum(jnp.abs(slope * place))
+
+        values, gradients, moved = jax.lax.map(at, w, batch_size=8)
+        first, _, there = at(jnp.zeros(self.dim))
+        eps = float(jnp.finfo(self.target.dtype).eps)
+        error = 64 * eps * (jnp.abs(values) + jnp.abs(first)) + 4 * self.dim * eps * (moved + there)
+        return values - first, gradients, error, 64 * eps * jnp.linalg.norm(gradients, axis=1)
 
 
 @dataclasses.dataclass(frozen=True)

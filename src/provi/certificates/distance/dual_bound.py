@@ -203,9 +203,11 @@ def _quadratic_bound(problem: RowProblem, energy: Energy) -> DualBound | None:
     found = conjugates(problem, np.zeros((1, problem.dim)), 1e-12)
     if found is None or energy.value is None or not np.isfinite(found.upper).all():
         return None
-    sign, log_det = np.linalg.slogdet(inverse_hessians(problem, np.zeros((1, problem.dim)))[0])
-    del sign
-    log_mass = float(found.upper[0]) + 0.5 * float(log_det) + 1e-12 * problem.dim * (1 + abs(float(log_det)))
+    inverse = inverse_hessians(problem, np.zeros((1, problem.dim)))[0]
+    log_det = float(np.linalg.slogdet(inverse)[1])
+    # N + d products a Hessian entry, then factors: each eigenvalue is known to that times the condition.
+    products = (len(problem.centre) + 16 * problem.dim) * problem.dim
+    log_mass = float(found.upper[0]) + 0.5 * log_det + products * _EPS * float(np.linalg.cond(inverse))
     kl = energy.value - 0.5 * problem.dim + log_mass
     return DualBound(max(kl + energy.error, 0.0), True, max(kl, 0.0), log_mass, 0, found.evaluations)
 

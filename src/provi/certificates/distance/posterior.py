@@ -88,7 +88,8 @@ def posterior_bound(
     allowed = int(np.clip(_WORK / (1000 * getattr(target, "num_terms", 10)), _FEWEST_EVALUATIONS, 40_000))
     bound = dual_bound(problem, energy, delta=1 - confidence, seed=seed, most_evaluations=allowed)
     inverse = solve_triangular(np.linalg.cholesky(curvature), np.eye(target.dim), lower=True)
-    return _bound(bound, np.sum(inverse**2, axis=0), confidence, True)
+    # A target in another type than float64 rounds by more than is charged.
+    return _bound(bound, np.sum(inverse**2, axis=0), confidence, target.dtype == np.float64)
 
 
 def _evaluations(model: AbstractLinearModel) -> int:
