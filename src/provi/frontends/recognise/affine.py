@@ -1,11 +1,15 @@
-"""A proof, read off the program, that a function is affine, or the exponential of an affine one.
+"""A proof, read off the program, that a function is affine, quadratic, or the exponential of an affine one.
 
 Derivatives do not tell: that of `round` is zero everywhere, as JAX sees it, and so is that of the identity that
 `stop_gradient` is. So each operation of the traced program must be on a list of those that keep affine what is affine
-and whose derivative JAX has right: for the functions found here, `jax.jacobian` at one point is the linear map.
+and whose derivative JAX has right: for the functions found here, `jax.jacobian` at one point is the linear map, and
+`jax.hessian` at one point is the quadratic one.
+
+Of several inputs some may be held: then "constant" means a function of those alone, of whatever shape, and "affine" in
+the others with coefficients that are such functions. One traced program answers for every choice.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -19,9 +23,11 @@ class Form(IntEnum):
 
     CONSTANT = 0
     AFFINE = 1
-    LOG_AFFINE = 2
+    QUADRATIC = 2
+    """A polynomial of degree two at most, entry by entry."""
+    LOG_AFFINE = 3
     """c exp(affine), entry by entry, c a constant of either sign or zero."""
-    OTHER = 3
+    OTHER = 4
 
 
 # Operations that move, copy or drop entries. Any operand but the first says where, and must be constant.
@@ -38,6 +44,21 @@ def forms(function: Callable[[Any], Any], example: Any) -> list[Form]:
     """The form of each output leaf of `function`, as a function of all of its input, at every input like `example`."""
     program = jax.make_jaxpr(function)(example)
     return _run(program.jaxpr, [Form.AFFINE] * len(program.jaxpr.invars))
+
+
+class Traced:
+    """A function of arrays by name, run once with tracers, and asked what it is as a function of some of them."""
+
+    def __init__(self, function: Callable[[dict[str, Any]], Any], example: Mapping[str, Any]):
+        """`example`: an array of the shape and type of each argument."""
+        program, shapes = jax.make_jaxpr(function, return_shape=True)(dict(example))
+        self._program, self._structure = program.jaxpr, jax.tree.structure(shapes)
+        self._names = sorted(example)  # the order of a dictionary's leaves
+
+    def forms(self, varying: Collection[str]) -> Any:
+        """What `function` returns, with the form of each leaf in the arguments `varying`, given all the others."""
+        given = [Form.AFFINE if name in varying else Form.CONSTANT for name in self._names]
+        return jax.tree.unflatten(self._structure, _run(self._program, given))
 
 
 def _run(program: Any, inputs: Sequence[Form]) -> list[Form]:
@@ -60,8 +81,22 @@ def _apply(equation: Any, given: list[Form]) -> list[Form]:
     name = equation.primitive.name
     if name in _CALLS:
         return _run(equation.params["jaxpr"].jaxpr, given)
+    if name == "scan":
+        return _repeat(equation, given)
     one = Form.OTHER if Form.OTHER in given else _combine(name, equation, given)
     return [one] * len(equation.outvars)
+
+
+def _repeat(equation: Any, given: list[Form]) -> list[Form]:
+    """The forms after a loop: what it carries has one form at every step, found by going up until nothing changes."""
+    fixed, carried = equation.params["num_consts"], equation.params["num_carry"]
+    carry = given[fixed : fixed + carried]
+    while True:
+        found = _run(equation.params["jaxpr"].jaxpr, given[:fixed] + carry + given[fixed + carried :])
+        wider = [_common(pair) for pair in zip(carry, found[:carried], strict=True)]
+        if wider == carry:
+            return carry + found[carried:]
+        carry = wider
 
 
 def _combine(name: str, equation: Any, given: list[Form]) -> Form:
@@ -79,31 +114,42 @@ def _combine(name: str, equation: Any, given: list[Form]) -> Form:
         return _common(rest) if first == Form.CONSTANT else Form.OTHER
     if name in ("scatter", "scatter-add"):  # operand, indices, updates
         both = _common([given[0], given[2]])
-        keeps = both == Form.AFFINE or (name == "scatter" and both == Form.LOG_AFFINE)
+        keeps = both <= Form.QUADRATIC or (name == "scatter" and both == Form.LOG_AFFINE)
         return both if given[1] == Form.CONSTANT and keeps else Form.OTHER
     if name == "neg":
         return first
     if name in _SUMS:
-        return Form.OTHER if Form.LOG_AFFINE in given else Form.AFFINE
+        return Form.OTHER if Form.LOG_AFFINE in given else max(given)
     if name in _REDUCTIONS:
-        return first if first == Form.AFFINE else Form.OTHER
-    return _multiply(name, given)
+        return first if first <= Form.QUADRATIC else Form.OTHER
+    if name == "triangular_solve":  # matrix, right-hand sides
+        return given[1] if first == Form.CONSTANT and given[1] <= Form.QUADRATIC else Form.OTHER
+    return _multiply(name, equation, given)
 
 
-def _multiply(name: str, given: list[Form]) -> Form:
+def _multiply(name: str, equation: Any, given: list[Form]) -> Form:
     if name == "exp":
         return Form.LOG_AFFINE if given == [Form.AFFINE] else Form.OTHER
     if name == "log":
         return Form.AFFINE if given == [Form.LOG_AFFINE] else Form.OTHER
+    if name == "square" or (name == "integer_pow" and equation.params["y"] == 2):
+        return _product([given[0], given[0]])
     if name in _PRODUCTS:
-        if sorted(given) == [Form.CONSTANT, Form.AFFINE]:
-            return Form.AFFINE
-        return Form.LOG_AFFINE if name == "mul" and Form.AFFINE not in given else Form.OTHER
+        # A sum of products of exponentials is none.
+        return _product(given) if name == "mul" or Form.LOG_AFFINE not in given else Form.OTHER
     if name == "div":
-        if given == [Form.AFFINE, Form.CONSTANT]:
-            return Form.AFFINE
-        return Form.LOG_AFFINE if Form.AFFINE not in given else Form.OTHER
+        if given[0] <= Form.QUADRATIC and given[1] == Form.CONSTANT:
+            return given[0]
+        return _product(given) if Form.LOG_AFFINE in given else Form.OTHER
     return Form.OTHER
+
+
+def _product(given: Sequence[Form]) -> Form:
+    """The form of products, of degree two at most; exponentials go with exponentials and constants."""
+    if Form.LOG_AFFINE in given:
+        return Form.LOG_AFFINE if set(given) <= {Form.LOG_AFFINE, Form.CONSTANT} else Form.OTHER
+    degree = sum(given)
+    return Form(degree) if degree <= Form.QUADRATIC else Form.OTHER
 
 
 def _common(given: Sequence[Form]) -> Form:
@@ -111,4 +157,4 @@ def _common(given: Sequence[Form]) -> Form:
     kinds = set(given) - {Form.CONSTANT}
     if not kinds:
         return Form.CONSTANT
-    return kinds.pop() if len(kinds) == 1 else Form.OTHER
+    return max(kinds) if Form.LOG_AFFINE not in kinds or len(kinds) == 1 else Form.OTHER
