@@ -1,0 +1,96 @@
+"""The proof that a model is linear given a few scales, and the model as such."""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from provi.core.types import Scalar, Vector
+from provi.frontends.recognise.affine import Form, Traced
+from provi.frontends.recognise.anatomy import AbstractAnatomy, Parts
+from provi.frontends.recognise.conditional import ConditionalGLM
+from provi.frontends.recognise.rows import KINDS, are_data
+from provi.frontends.recognise.split import find_scales
+from provi.frontends.target import Unravel
+
+_LARGEST_DESIGN = 2**24  # numbers: 128 MiB at each value of the scales
+_LARGEST_DENSE = 2000  # effects whose prior is not normal site by site
+_AGREEMENT = 1e-9
+_AGREEMENT_OF_CONSTANTS = 1e-6
+
+
+def conditional_glm_of(
+    anatomy: AbstractAnatomy, potential: Callable[[Vector], Scalar], unravel: Unravel, start: Vector
+) -> ConditionalGLM | None:
+    """The posterior as a linear model given a few of its coordinates, or `None` where that is not proven.
+
+    Proven means: read off the traced program of `anatomy` (`provi.frontends.recognise.affine`). The data must not
+    depend on anything unknown, and there must be scales: a model without is linear, or is not found here.
+
+    **Arguments:**
+
+    - `anatomy`: the terms of the log density.
+    - `potential`: -log p, for a comparison at two points.
+    - `unravel`, `start`: the free coordinates by site, and a vector of them.
+    """
+    sites, kind = unravel(start), anatomy.kind
+    shapes: Parts = jax.eval_shape(anatomy, sites)
+    rows = shapes.rows["predictor"].size
+    if not rows or any(shapes.rows[word].size != 1 for word in KINDS[kind].common):
+        return None
+    traced = Traced(anatomy, sites)
+    everything: Parts = traced.forms(sites)
+    if any(everything.rows[word] != Form.CONSTANT for word in ("data", *KINDS[kind].known)):
+        return None
+    sizes = {name: math.prod(shape) for name, shape in zip(unravel.names, unravel.shapes, strict=True)}
+    scales = find_scales(traced, kind, {name: size for name, size in sizes.items() if size})
+    if not scales:
+        return None
+    found = _assemble(anatomy, traced, unravel, scales)
+    effects = found.effects.size
+    if rows * effects > _LARGEST_DESIGN or (not found.all_normal and effects > _LARGEST_DENSE):
+        return None
+    known = jax.jit(lambda parts: {word: anatomy(parts).rows[word] for word in ("data", *KINDS[kind].known)})(sites)
+    valid = are_data(kind, {word: np.asarray(value, np.float64) for word, value in known.items()})
+    return found if valid and _agrees(found, potential, start) else None
+
+
+def _assemble(anatomy: AbstractAnatomy, traced: Traced, unravel: Unravel, scales: frozenset[str]) -> ConditionalGLM:
+    shapes = dict(zip(unravel.names, unravel.shapes, strict=True))
+    held = {name: shapes[name] for name in unravel.names if name in scales}
+    free = {name: shapes[name] for name in unravel.names if name not in scales}
+    forms: Parts = traced.forms(free)
+    normal = frozenset(name for name in forms.normals if name in free)
+    rest = [form for name, form in forms.terms.items() if name not in normal]
+    return ConditionalGLM(
+        anatomy,
+        unravel,
+        Unravel(tuple(held), tuple(held.values())),
+        Unravel(tuple(free), tuple(free.values())),
+        normal,
+        all(form == Form.CONSTANT for form in rest) and normal == frozenset(free),
+    )
+
+
+def _agrees(found: ConditionalGLM, potential: Callable[[Vector], Scalar], start: Vector) -> bool:
+    """Whether the two densities are equal at two points, and finite.
+
+    No proof, but a guard against a change of a package's meaning, and against a prior that is not proper.
+    """
+    places = np.array([name in found.scales.names for name in found.unravel.names])
+    sizes = [math.prod(shape) for shape in found.unravel.shapes]
+    theta = jnp.asarray(start)[np.repeat(places, sizes)]
+
+    @jax.jit
+    def both(shift: Scalar) -> tuple[Scalar, Scalar]:
+        moved = theta + shift * jnp.cos(jnp.arange(theta.size))
+        u = 3 * shift * jnp.cos(jnp.arange(found.effects.size))
+        return -found.log_density(moved, u), potential(found.coordinates(moved, u)[0])
+
+    ours, theirs = np.array([both(shift) for shift in jnp.asarray([0.1, -0.2], start.dtype)], np.float64).T
+    precise = start.dtype == jnp.float64
+    size, error = 1 + np.abs(theirs).max(), ours - theirs
+    constant = np.abs(error).max() <= (_AGREEMENT_OF_CONSTANTS if precise else 1e-3) * size
+    return bool(constant and np.ptp(error) <= (_AGREEMENT if precise else 1e-3) * size)
