@@ -13,6 +13,7 @@ import numpy as np
 
 from provi.core.arguments import double_precision
 from provi.core.types import Vector
+from provi.frontends.pymc.graphs import logit_of
 from provi.frontends.pymc.program import PyMCProgram, Traced, in_python, without_compiler
 from provi.frontends.pymc.target import PyMCTarget, free_coordinates
 from provi.frontends.recognise.glm import linear_model_of
@@ -222,7 +223,7 @@ def recognise(
                 columns[word].append(parameter)
     graphs = {word: program.by_values(column) for word, column in columns.items()}
     if kind in ("bernoulli", "binomial"):
-        graphs["predictor"] = [_logit(probability) for probability in graphs["predictor"]]
+        graphs["predictor"] = [logit_of(probability) for probability in graphs["predictor"]]
         if any(predictor is None for predictor in graphs["predictor"]):
             return None
     function = program.of_vector([graph for column in graphs.values() for graph in column])
@@ -240,25 +241,6 @@ def _family(rv: Any) -> str | None:
     kind = type(rv.owner.op)
     known = kind.__module__ == "pytensor.tensor.random.basic" and kind.__name__ in _FAMILIES
     return kind.__name__ if known else None
-
-
-def _logit(probability: Any) -> Any:
-    """The graph whose sigmoid the probability is, by itself or after PyTensor's simplifications; else `None`."""
-    from pytensor.graph.rewriting.utils import rewrite_graph
-    from pytensor.scalar.math import Sigmoid
-    from pytensor.tensor.elemwise import Elemwise
-
-    def inside(graph: Any) -> Any:
-        node = graph.owner
-        if node is None or not isinstance(node.op, Elemwise) or not isinstance(node.op.scalar_op, Sigmoid):
-            return None
-        return node.inputs[0]
-
-    found = inside(probability)
-    if found is not None:
-        return found
-    # They turn 1 / (1 + exp(-x)) into sigmoid(x), and take away the copy that a Deterministic is.
-    return inside(rewrite_graph(probability, include=("canonicalize", "stabilize", "specialize")))
 
 
 def _flat(columns: dict[str, list[Any]], shapes: tuple[tuple[int, ...], ...]) -> dict[str, Any]:

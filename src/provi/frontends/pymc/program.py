@@ -69,14 +69,14 @@ def in_python(inputs: Sequence[Any], outputs: Sequence[Any], seed: int | None = 
 
 
 class Traced(eqx.Module):
-    """A function of one vector that was run once, with tracers: its constants, the data among them, are leaves."""
+    """A function of a vector, or of vectors by name, run once with tracers: its constants, data too, are leaves."""
 
     constants: list[Any]
     program: Any = eqx.field(static=True)
     structure: Any = eqx.field(static=True)
 
     def __init__(self, function: Callable[[Any], Any], example: Any):
-        """`example`: a vector of the shape and type of all arguments."""
+        """`example`: an argument of the shape and type of all others."""
         # PyTensor relies on what the tests forbid. Once traced, a program has no implicit promotions.
         with jax.numpy_rank_promotion("allow"):
             closed, shapes = jax.make_jaxpr(function, return_shape=True)(example)
@@ -85,7 +85,7 @@ class Traced(eqx.Module):
 
     def __call__(self, z: Any) -> Any:
         """What the function returns."""
-        leaves = jaxpr_as_fun(ClosedJaxpr(self.program, self.constants))(z)
+        leaves = jaxpr_as_fun(ClosedJaxpr(self.program, self.constants))(*jax.tree.leaves(z))
         return jax.tree.unflatten(self.structure, leaves)
 
 
@@ -137,9 +137,14 @@ class PyMCProgram:
 
     def of_vector(self, graphs: Sequence[Any]) -> Callable[[Vector], Any]:
         """The values of graphs in `inputs`, as a function of the vector z."""
+        function = self.of_sites(graphs)
+        return lambda z: function(self.unravel(z))
+
+    def of_sites(self, graphs: Sequence[Any]) -> Callable[[dict[str, Any]], Any]:
+        """The values of graphs in `inputs`, as a function of free coordinates by variable."""
         _check_not_random(graphs)
         function = in_jax(self.inputs, graphs)
-        return lambda z: [jnp.asarray(output) for output in function(*self.unravel(z).values())]
+        return lambda sites: [jnp.asarray(x) for x in function(*(sites[name] for name in self.unravel.names))]
 
     @functools.cached_property
     def logp(self) -> Any:

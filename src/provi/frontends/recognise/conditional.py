@@ -14,17 +14,24 @@ $$\log p(\theta) = \rho(0) + \tfrac12 g'm - \tfrac12\log\det Q + \tfrac12(d - \o
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from provi.core.types import Scalar, Vector
 from provi.frontends.recognise.anatomy import AbstractAnatomy
 from provi.frontends.recognise.rows import link, read_rows
 from provi.frontends.target import Unravel
 from provi.targets.likelihoods.base import AbstractLikelihood
+
+Scales: TypeAlias = Float[Array, " scales"]
+"""theta, free coordinates of the scales."""
+
+Effects: TypeAlias = Float[Array, " effects"]
+"""u, or the coordinates between it and z."""
 
 
 class Conditional(NamedTuple):
@@ -55,10 +62,10 @@ class ConditionalGLM(eqx.Module):
     all_normal: bool = eqx.field(static=True)
     """Whether nothing that is left of the prior depends on z."""
 
-    def conditional(self, theta: Vector) -> Conditional:
+    def conditional(self, theta: Scales) -> Conditional:
         """The linear model at theta, free coordinates of the scales."""
 
-        def rows(v: Vector) -> tuple[Any, Any]:
+        def rows(v: Effects) -> tuple[Any, Any]:
             found = self.anatomy(self._sites(theta, v)[0]).rows
             return link(self.anatomy.kind, found["predictor"]), found
 
@@ -73,7 +80,7 @@ class ConditionalGLM(eqx.Module):
         design, offset = factor[:, None] * design, factor * (offset - shift)
         return Conditional(design, offset, response, likelihood, log_prior - constant)
 
-    def coordinates(self, theta: Vector, u: Vector) -> tuple[Vector, Scalar]:
+    def coordinates(self, theta: Scales, u: Effects) -> tuple[Vector, Scalar]:
         """The vector of the model's free coordinates at (theta, u), and log |dz/du|."""
         _, mean, root = self._prior(theta)
         v, log_volume = u, jnp.zeros((), u.dtype)
@@ -84,14 +91,14 @@ class ConditionalGLM(eqx.Module):
         vector = jnp.concatenate([jnp.ravel(sites[name]) for name in self.unravel.names])
         return vector, log_volume + stretch
 
-    def log_density(self, theta: Vector, u: Vector) -> Scalar:
+    def log_density(self, theta: Scales, u: Effects) -> Scalar:
         """log p of the model's free coordinates at (theta, u), in those coordinates: with log |du/dz|."""
         given = self.conditional(theta)
         rows = given.likelihood.potential(given.design @ u + given.offset, given.response)
         prior = given.log_prior - 0.5 * u @ u - 0.5 * u.size * math.log(2 * math.pi)
         return prior - jnp.sum(rows) - self.coordinates(theta, u)[1]
 
-    def _sites(self, theta: Vector, v: Vector) -> tuple[dict[str, Any], Scalar]:
+    def _sites(self, theta: Scales, v: Effects) -> tuple[dict[str, Any], Scalar]:
         """The free coordinates by site at (theta, v), and log |dz/dv|.
 
         The sites are found one by one: each one's location may be any affine function of those before it.
@@ -104,10 +111,10 @@ class ConditionalGLM(eqx.Module):
                 stretch = stretch + jnp.sum(jnp.log(scale))
         return given, stretch
 
-    def _prior(self, theta: Vector) -> tuple[Scalar, Any, Any]:
+    def _prior(self, theta: Scales) -> tuple[Scalar, Any, Any]:
         """log p(theta), and m and L where the sites of z are not all normal."""
 
-        def rest(v: Vector) -> Scalar:
+        def rest(v: Effects) -> Scalar:
             terms = self.anatomy(self._sites(theta, v)[0]).terms
             return sum((terms[name] for name in terms if name not in self.normal), start=jnp.zeros((), v.dtype))
 

@@ -17,7 +17,6 @@ from provi.frontends.target import Unravel
 
 _LARGEST_DESIGN = 2**24  # numbers: 128 MiB at each value of the scales
 _LARGEST_DENSE = 2000  # effects whose prior is not normal site by site
-_AGREEMENT = 1e-9
 _AGREEMENT_OF_CONSTANTS = 1e-6
 
 
@@ -93,4 +92,5 @@ def _agrees(found: ConditionalGLM, potential: Callable[[Vector], Scalar], start:
     precise = start.dtype == jnp.float64
     size, error = 1 + np.abs(theirs).max(), ours - theirs
     constant = np.abs(error).max() <= (_AGREEMENT_OF_CONSTANTS if precise else 1e-3) * size
-    return bool(constant and np.ptp(error) <= (_AGREEMENT if precise else 1e-3) * size)
+    shape = np.ptp(error) <= (KINDS[found.anatomy.kind].agreement if precise else 1e-3) * size
+    return bool(constant and shape)
