@@ -81,7 +81,8 @@ def anatomy_of(model: NumPyroModel, unravel: Unravel, start: Vector) -> NumPyroA
     kind = others.pop() if others else "normal"
     if others:
         return None
-    return NumPyroAnatomy(model, kind, unravel.names, tuple(name for name in kinds if kinds[name] == kind))
+    rows = tuple(name for name in kinds if kinds[name] == kind)
+    return NumPyroAnatomy(model=model, kind=kind, names=unravel.names, row_sites=rows)
 
 
 def _kinds(sites: Any) -> dict[str, str] | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from provi.core.arguments import default_dtype, double_precision
 from provi.core.types import Vector
+from provi.frontends.numpyro.anatomy import core_of, family_of, is_unweighted
 from provi.frontends.numpyro.model import NumPyroModel, abstractly, is_subsampled, latent_sites, mask_of, start_value
 from provi.frontends.numpyro.target import AbstractNumPyroTarget, NumPyroFiniteSum, NumPyroTarget, free_coordinates
 from provi.frontends.recognise.glm import linear_model_of
@@ -218,9 +219,8 @@ def _family(sites: Any) -> str | None:
     for site in sites.values():
         if site["type"] != "sample":
             continue
-        core = type(_core(site["fn"]))
-        kind = core.__name__ if core.__module__.startswith("numpyro.distributions.") else None
-        if site["scale"] is not None and not (isinstance(site["scale"], int | float) and site["scale"] == 1):
+        kind = family_of(site)
+        if not is_unweighted(site):
             return None
         if site["is_observed"]:
             kinds.add(kind)
@@ -230,20 +230,13 @@ def _family(sites: Any) -> str | None:
     return kind if kind in _FAMILIES else None
 
 
-def _core(fn: Any) -> Any:
-    """The distribution under `to_event` and `expand`."""
-    while type(fn).__name__ in ("Independent", "ExpandedDistribution"):
-        fn = fn.base_dist
-    return fn
-
-
 def _parameters(sites: Any, names: tuple[str, ...], predictor: str, *others: str) -> dict[str, Any]:
     """Prior, data and likelihood of the sites, each as one vector; latent sites in the order of the vector z."""
     latent = [sites[name] for name in names]
     observed = [site for site in sites.values() if site["type"] == "sample" and site["is_observed"]]
 
     def gather(sites: list[Any], parameter: str | None) -> Any:
-        parts = [site["value"] if parameter is None else getattr(_core(site["fn"]), parameter) for site in sites]
+        parts = [site["value"] if parameter is None else getattr(core_of(site["fn"]), parameter) for site in sites]
         # As log_prob does: a value may have more axes than its distribution, and the other way round.
         shapes = [jnp.broadcast_shapes(np.shape(site["value"]), site["fn"].shape()) for site in sites]
         both = zip(parts, shapes, strict=True)

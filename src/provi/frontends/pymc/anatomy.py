@@ -63,7 +63,7 @@ def anatomy_of(program: PyMCProgram) -> PyMCAnatomy | None:
         normals = {rv.name: (next(outputs), next(outputs)) for rv in normal}
         return Parts(log_densities, normals, _flat({w: [next(outputs) for _ in c] for w, c in columns.items()}, kind))
 
-    return PyMCAnatomy(Traced(anatomy, program.unravel(program.example)), kind)
+    return PyMCAnatomy(traced=Traced(anatomy, program.unravel(program.example)), kind=kind)
 
 
 def _rows(program: PyMCProgram, kind: str, chosen: Sequence[int]) -> dict[str, list[Any]] | None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from provi.core.arguments import double_precision
 from provi.core.types import Vector
+from provi.frontends.pymc.anatomy import family_of
 from provi.frontends.pymc.graphs import logit_of
 from provi.frontends.pymc.program import PyMCProgram, Traced, in_python, without_compiler
 from provi.frontends.pymc.target import PyMCTarget, free_coordinates
@@ -210,10 +211,10 @@ def recognise(
     `provi.frontends.recognise.glm`. PyMC keeps the probability of a `Bernoulli(logit_p=...)` only: its logit is read
     off the graph, where the probability is a sigmoid.
     """
-    families = {_family(rv) for rv in program.observed}
-    gaussian = all(_family(rv) == "NormalRV" for rv in program.free)
+    families = {family_of(rv) for rv in program.observed}
+    gaussian = all(family_of(rv) == "NormalRV" for rv in program.free)
     transformed = any(transform is not None for transform in program.transforms)
-    if len(families) != 1 or None in families or not gaussian or transformed or program.potentials:
+    if len(families) != 1 or not families <= set(_FAMILIES) or not gaussian or transformed or program.potentials:
         return None
     kind, *words = _FAMILIES[str(families.pop())]
     columns = {"prior_loc": [], "prior_scale": [], "data": list(program.data)} | {word: [] for word in words}
@@ -234,13 +235,6 @@ def recognise(
 
     traced = Traced(lambda z: _flat(parameters(z), program.unravel.shapes), start)
     return linear_model_of(kind, traced, lambda z: -log_density(z), start, names)
-
-
-def _family(rv: Any) -> str | None:
-    """The distribution of a random variable, if it is one of those known here."""
-    kind = type(rv.owner.op)
-    known = kind.__module__ == "pytensor.tensor.random.basic" and kind.__name__ in _FAMILIES
-    return kind.__name__ if known else None
 
 
 def _flat(columns: dict[str, list[Any]], shapes: tuple[tuple[int, ...], ...]) -> dict[str, Any]:

@@ -65,9 +65,9 @@ def link(kind: str, predictor: Any) -> Any:
 
 
 def read_rows(kind: str, numbers: dict[str, Any]) -> Rows:
-    """The likelihood with its numbers, which may be traced.
+    r"""The likelihood with its numbers, which may be traced.
 
-    Normal rows of any scales are rows of unit noise around zero: $-\\log N(y; \\eta, s^2) = t((\\eta - y)/s) + \\log s$.
+    Normal rows of any scales are rows of unit noise around zero: $-\log N(y; \eta, s^2) = t((\eta - y)/s) + \log s$.
     """
     y = numbers["data"]
     one, zero = jnp.ones_like(y), jnp.zeros_like(y)
