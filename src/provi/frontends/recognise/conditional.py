@@ -23,6 +23,7 @@ from jaxtyping import Array, Float
 
 from provi.core.types import Scalar, Vector
 from provi.frontends.recognise.anatomy import AbstractAnatomy
+from provi.frontends.recognise.pattern import RowPattern
 from provi.frontends.recognise.rows import link, read_rows
 from provi.frontends.target import Unravel
 from provi.targets.likelihoods.base import AbstractLikelihood
@@ -34,10 +35,15 @@ Effects: TypeAlias = Float[Array, " effects"]
 """u, or the coordinates between it and z."""
 
 
-class Conditional(NamedTuple):
-    """The model at given scales: log p(theta) + log N(u; 0, I) - sum_n potential(design u + offset, response)."""
+class GivenScales(NamedTuple):
+    """The model at given scales: log p(theta) + log N(u; 0, I) - sum_n potential(eta_n, response_n).
 
-    design: Any
+    Of u, parts that rows have many entries in come first, `dense` (N, p); then, one part a site, those with few:
+    `sparse` are their entries, at the columns of the site's pattern. eta is the sum of these, and `offset`.
+    """
+
+    dense: Any
+    sparse: tuple[Any, ...]
     offset: Any
     response: Any
     likelihood: AbstractLikelihood
@@ -57,12 +63,14 @@ class ConditionalGLM(eqx.Module):
     scales: Unravel = eqx.field(static=True)
     """Those of theta, and below those of z."""
     effects: Unravel = eqx.field(static=True)
+    patterns: tuple[RowPattern, ...]
+    """Of the last sites of z, where rows have few entries of them."""
     normal: frozenset[str] = eqx.field(static=True)
     """The sites of z that are normal given their parents."""
     all_normal: bool = eqx.field(static=True)
     """Whether nothing that is left of the prior depends on z."""
 
-    def conditional(self, theta: Scales) -> Conditional:
+    def conditional(self, theta: Scales) -> GivenScales:
         """The linear model at theta, free coordinates of the scales."""
 
         def rows(v: Effects) -> tuple[Any, Any]:
@@ -71,14 +79,48 @@ class ConditionalGLM(eqx.Module):
 
         zero = jnp.zeros(self.effects.size, theta.dtype)
         offset, push, numbers = jax.linearize(rows, zero, has_aux=True)
-        design = jax.vmap(push, out_axes=1)(jnp.eye(zero.size, dtype=zero.dtype))
+        derivatives = jax.vmap(push)(self._directions(zero))
+        dense, sparse = derivatives[: self.num_dense].T, []
+        start = self.num_dense
+        for pattern in self.patterns:
+            sparse.append(pattern.values(derivatives[start : start + pattern.num_colours]))
+            start += pattern.num_colours
         likelihood, response, factor, shift, constant = read_rows(self.anatomy.kind, numbers)
         log_prior, mean, root = self._prior(theta)
         if root is not None:
-            offset = offset + design @ mean
-            design = jax.scipy.linalg.solve_triangular(root, design.T, lower=True).T
-        design, offset = factor[:, None] * design, factor * (offset - shift)
-        return Conditional(design, offset, response, likelihood, log_prior - constant)
+            offset = offset + dense @ mean
+            dense = jax.scipy.linalg.solve_triangular(root, dense.T, lower=True).T
+        return GivenScales(
+            factor[:, None] * dense,
+            tuple(factor[:, None] * values for values in sparse),
+            factor * (offset - shift),
+            response,
+            likelihood,
+            log_prior - constant,
+        )
+
+    @property
+    def num_dense(self) -> int:
+        """The number of effects without a pattern."""
+        return self.effects.size - sum(pattern.colour.size for pattern in self.patterns)
+
+    def predictor(self, given: GivenScales, u: Effects) -> Any:
+        """eta at u."""
+        eta, start = given.offset + given.dense @ u[: self.num_dense], self.num_dense
+        for pattern, values in zip(self.patterns, given.sparse, strict=True):
+            part = u[start : start + pattern.colour.size]
+            eta, start = eta + jnp.sum(values * part[pattern.index], axis=1), start + part.size
+        return eta
+
+    def _directions(self, zero: Effects) -> Any:
+        """One for each dense effect, and one for each colour of a pattern."""
+        found, start = [jnp.eye(self.num_dense, zero.size, dtype=zero.dtype)], self.num_dense
+        for pattern in self.patterns:
+            stop = start + pattern.colour.size
+            own = jnp.zeros((pattern.num_colours, zero.size), zero.dtype)
+            found.append(own.at[:, start:stop].set(pattern.directions()))
+            start = stop
+        return jnp.concatenate(found)
 
     def coordinates(self, theta: Scales, u: Effects) -> tuple[Vector, Scalar]:
         """The vector of the model's free coordinates at (theta, u), and log |dz/du|."""
@@ -94,7 +136,7 @@ class ConditionalGLM(eqx.Module):
     def log_density(self, theta: Scales, u: Effects) -> Scalar:
         """log p of the model's free coordinates at (theta, u), in those coordinates: with log |du/dz|."""
         given = self.conditional(theta)
-        rows = given.likelihood.potential(given.design @ u + given.offset, given.response)
+        rows = given.likelihood.potential(self.predictor(given, u), given.response)
         prior = given.log_prior - 0.5 * u @ u - 0.5 * u.size * math.log(2 * math.pi)
         return prior - jnp.sum(rows) - self.coordinates(theta, u)[1]
 
@@ -103,13 +145,20 @@ class ConditionalGLM(eqx.Module):
 
         The sites are found one by one: each one's location may be any affine function of those before it.
         """
-        given, stretch = self.scales(theta) | self.effects(v), jnp.zeros((), v.dtype)
-        for name in self.effects.names:
+        return self._substituted(theta, self.effects(v))
+
+    def _substituted(self, theta: Scales, parts: dict[str, Any]) -> tuple[dict[str, Any], Scalar]:
+        given, stretch = self.scales(theta) | parts, jnp.zeros((), theta.dtype)
+        for name in self.unravel.names:
             if name in self.normal:
                 loc, scale = (jnp.broadcast_to(x, given[name].shape) for x in self.anatomy(given).normals[name])
                 given[name] = loc + scale * given[name]
                 stretch = stretch + jnp.sum(jnp.log(scale))
         return given, stretch
+
+    def rows_at(self, theta: Scales, parts: dict[str, Any]) -> Any:
+        """The predictor, or its exponential, at v by site."""
+        return self.anatomy(self._substituted(theta, parts)[0]).rows["predictor"]
 
     def _prior(self, theta: Scales) -> tuple[Scalar, Any, Any]:
         """log p(theta), and m and L where the sites of z are not all normal."""

@@ -1,7 +1,9 @@
 """The proof that a model is linear given a few scales, and the model as such."""
 
+import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,9 @@ from provi.core.types import Scalar, Vector
 from provi.frontends.recognise.affine import Form, Traced
 from provi.frontends.recognise.anatomy import AbstractAnatomy, Parts
 from provi.frontends.recognise.conditional import ConditionalGLM
+from provi.frontends.recognise.pattern import pattern_of
 from provi.frontends.recognise.rows import KINDS, are_data
+from provi.frontends.recognise.sparsity import columns_of_rows
 from provi.frontends.recognise.split import find_scales
 from provi.frontends.target import Unravel
 
@@ -47,9 +51,8 @@ def conditional_glm_of(
     scales = find_scales(traced, kind, {name: size for name, size in sizes.items() if size})
     if not scales:
         return None
-    found = _assemble(anatomy, traced, unravel, scales)
-    effects = found.effects.size
-    if rows * effects > _LARGEST_DESIGN or (not found.all_normal and effects > _LARGEST_DENSE):
+    found = _with_patterns(_assemble(anatomy, traced, unravel, scales))
+    if rows * found.num_dense > _LARGEST_DESIGN or (not found.all_normal and found.effects.size > _LARGEST_DENSE):
         return None
     known = jax.jit(lambda parts: {word: anatomy(parts).rows[word] for word in ("data", *KINDS[kind].known)})(sites)
     valid = are_data(kind, {word: np.asarray(value, np.float64) for word, value in known.items()})
@@ -68,9 +71,32 @@ def _assemble(anatomy: AbstractAnatomy, traced: Traced, unravel: Unravel, scales
         unravel,
         Unravel(tuple(held), tuple(held.values())),
         Unravel(tuple(free), tuple(free.values())),
+        (),
         normal,
         all(form == Form.CONSTANT for form in rest) and normal == frozenset(free),
     )
+
+
+def _with_patterns(found: ConditionalGLM) -> ConditionalGLM:
+    """The same with the sites last that rows have few entries of; not where the prior has to be factored."""
+    if not found.all_normal:
+        return found
+    theta, shapes = jnp.zeros(found.scales.size), dict(zip(found.effects.names, found.effects.shapes, strict=True))
+    parts = found.effects(jnp.zeros(found.effects.size))
+    patterns = {}
+    for name, shape in shapes.items():
+        others = {other: part for other, part in parts.items() if other != name}
+
+        def rows(held: Any, part: Any, name: str = name) -> Any:
+            return found.rows_at(held[0], held[1] | {name: part})
+
+        pattern = pattern_of(columns_of_rows(rows, (theta, others), parts[name]), shape)
+        if pattern is not None:
+            patterns[name] = pattern
+    order = sorted(shapes, key=lambda name: name in patterns)
+    effects = Unravel(tuple(order), tuple(shapes[name] for name in order))
+    chosen = tuple(patterns[name] for name in order if name in patterns)
+    return dataclasses.replace(found, effects=effects, patterns=chosen)
 
 
 def _agrees(found: ConditionalGLM, potential: Callable[[Vector], Scalar], start: Vector) -> bool:

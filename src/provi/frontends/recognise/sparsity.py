@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 
+from provi.targets.convexity.trace import constants, host
+
 MOST_ENTRIES = 8
 """Of a row; what has more is taken as full."""
 
@@ -44,15 +46,15 @@ def columns_of_rows(function: Callable[[Any, Any], Any], held: Any, vector: Any)
     """The places in `vector` that each entry of `function(held, vector)` may depend on, (N, k); `None` if too many."""
     closed = jax.make_jaxpr(function)(held, vector)
     places = np.arange(np.size(vector)).reshape(*np.shape(vector), 1)
-    inputs: list[_Seen] = [_Whole.HELD] * (len(closed.jaxpr.invars) - 1) + [places]
+    inputs: Sequence[_Seen] = [*[_Whole.HELD] * (len(closed.jaxpr.invars) - 1), places]
     (found,) = _run(closed.jaxpr, [_Known(value) for value in closed.consts], inputs)
     if isinstance(found, np.ndarray):
         return found
     return None if found == _Whole.FULL else np.full((*closed.out_avals[0].shape, 1), -1)
 
 
-def _run(program: Any, constants: Sequence[_Seen], inputs: Sequence[_Seen]) -> list[_Seen]:
-    known: dict[Any, _Seen] = dict(zip(program.constvars, constants, strict=True))
+def _run(program: Any, known_before: Sequence[_Seen], inputs: Sequence[_Seen]) -> list[_Seen]:
+    known: dict[Any, _Seen] = dict(zip(program.constvars, known_before, strict=True))
     known |= dict(zip(program.invars, inputs, strict=True))
 
     def read(atom: Any) -> _Seen:
@@ -70,10 +72,7 @@ def _apply(equation: Any, given: list[_Seen]) -> list[_Seen]:
         inner = equation.params["jaxpr"]
         return _run(inner.jaxpr, [_Known(value) for value in inner.consts], given)
     if all(isinstance(x, _Known) for x in given):
-        functions, parameters = equation.primitive.get_bind_params(equation.params)
-        values = (x.value for x in given if isinstance(x, _Known))
-        found = equation.primitive.bind(*functions, *values, **parameters)
-        return [_Known(x) for x in found] if equation.primitive.multiple_results else [_Known(found)]
+        return [_Known(x) for x in constants(equation, [host(x.value) for x in given if isinstance(x, _Known)])]
     if not any(isinstance(x, np.ndarray) or x == _Whole.FULL for x in given):
         return [_Whole.HELD] * count
     if any(x is _Whole.FULL for x in given):
@@ -100,9 +99,11 @@ def _move(equation: Any, given: list[_Seen]) -> list[_Seen]:
         return [_Whole.FULL] * len(equation.outvars)
     flat = np.concatenate([table.reshape(-1, table.shape[-1]), np.full((1, table.shape[-1]), -1)])
     numbers = jnp.arange(len(flat) - 1).reshape(table.shape[:-1])
-    found = equation.primitive.bind(numbers, *(x.value for x in where if isinstance(x, _Known)), **equation.params)
+    known = (jnp.asarray(x.value) for x in where if isinstance(x, _Known))
+    outside = {"fill_value": -1} if equation.primitive.name == "gather" else {}
+    found = equation.primitive.bind(numbers, *known, **(equation.params | outside))
     moved = found if equation.primitive.multiple_results else [found]
-    return [flat[np.where((np.asarray(x) < 0) | (np.asarray(x) >= len(flat)), -1, np.asarray(x))] for x in moved]
+    return [flat[np.asarray(x)] for x in moved]
 
 
 def _spread(table: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
