@@ -396,14 +396,14 @@ class BernoulliProbit(AbstractLikelihood):
     def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
         """At the largest t = (2y - 1) eta: the curvature falls in t. Of a share, a mean of both."""
         if self.fractional:
-            return self._shared(low, high, y, self._labelled.least_curvature)
+            return self._shared(low, high, y, BernoulliProbit().least_curvature)
         sign = 2 * y - 1
         return rounded(normal_curvature(jnp.minimum(jnp.maximum(sign * low, sign * high), _FARTHEST)), -1)
 
     def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
         """At the smallest t. Of a share, a mean of both."""
         if self.fractional:
-            return self._shared(low, high, y, self._labelled.most_curvature)
+            return self._shared(low, high, y, BernoulliProbit().most_curvature)
         sign = 2 * y - 1
         nearest = jnp.clip(jnp.minimum(sign * low, sign * high), -_FARTHEST, _FARTHEST)
         return jnp.minimum(rounded(normal_curvature(nearest), 1), 1.0)
@@ -411,10 +411,6 @@ class BernoulliProbit(AbstractLikelihood):
     def read_response(self, y: Any, length: int) -> np.ndarray:
         """Zeros and ones, or booleans; any share from 0 to 1 if `fractional`."""
         return read_shares(y, length) if self.fractional else read_binary(y, length)
-
-    @property
-    def _labelled(self) -> "BernoulliProbit":
-        return BernoulliProbit()
 
     def _shared(self, low: Batch, high: Batch, y: Batch, bound: Callable) -> Batch:
         """The mean of a bound for y = 1 and of one for y = 0."""
