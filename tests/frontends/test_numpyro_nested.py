@@ -16,7 +16,7 @@ from provi.frontends.numpyro.anatomy import anatomy_of  # noqa: E402
 from provi.frontends.recognise.nested import conditional_glm_of  # noqa: E402
 
 RNG = np.random.default_rng(1)
-N, LEVELS = 40, 8
+N, LEVELS = 40, 10
 X = RNG.normal(size=(N, 2))
 GROUPS = np.arange(N) % LEVELS
 LABELS = (RNG.random(N) < 0.5).astype(int)
@@ -26,7 +26,7 @@ HITS = RNG.binomial(TRIALS, 0.4)
 REAL = RNG.normal(size=N)
 EFFECTS = np.array([28.0, 8, -3, 7, -1, 1, 18, 12])
 ERRORS = np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
-EDGES = np.array([[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 6], [6, 7], [0, 7]])
+EDGES = np.array([[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 6], [6, 7], [7, 8], [8, 9], [0, 9]])
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from provi.frontends.pymc.anatomy import anatomy_of  # noqa: E402
 from provi.frontends.recognise.nested import conditional_glm_of  # noqa: E402
 
 RNG = np.random.default_rng(1)
-N, LEVELS = 40, 8
+N, LEVELS = 40, 10
 X = RNG.normal(size=(N, 2))
 GROUPS = np.arange(N) % LEVELS
 LABELS = (RNG.random(N) < 0.5).astype(int)

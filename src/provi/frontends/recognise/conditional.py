@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 
 from provi.core.types import Scalar, Vector
 from provi.frontends.recognise.anatomy import AbstractAnatomy
-from provi.frontends.recognise.pattern import RowPattern
+from provi.frontends.recognise.pattern import AffineRows
 from provi.frontends.recognise.rows import link, read_rows
 from provi.frontends.target import Unravel
 from provi.targets.likelihoods.base import AbstractLikelihood
@@ -35,20 +35,28 @@ Effects: TypeAlias = Float[Array, " effects"]
 """u, or the coordinates between it and z."""
 
 
-class GivenScales(NamedTuple):
-    """The model at given scales: log p(theta) + log N(u; 0, I) - sum_n potential(eta_n, response_n).
+class Entries(NamedTuple):
+    """Rows of an affine function of u: the constant, and of each site the entries, at the places of a pattern."""
 
-    Of u, parts that rows have many entries in come first, `dense` (N, p); then, one part a site, those with few:
-    `sparse` are their entries, at the columns of the site's pattern. eta is the sum of these, and `offset`.
-    """
-
-    dense: Any
-    sparse: tuple[Any, ...]
     offset: Any
+    values: tuple[Any, ...]
+
+
+class GivenScales(NamedTuple):
+    """The model at given scales: sum_n -potential(eta_n, response_n) + constant, eta the rows times u."""
+
+    rows: Entries
     response: Any
     likelihood: AbstractLikelihood
-    log_prior: Scalar
-    """Of theta in the free coordinates, with the constants of rows that the likelihood does not have."""
+    constant: Any
+
+
+class Prior(NamedTuple):
+    """log p(theta), and m and L where the sites of z are not all normal."""
+
+    log_density: Scalar
+    mean: Any
+    root: Any
 
 
 class ConditionalGLM(eqx.Module):
@@ -63,91 +71,67 @@ class ConditionalGLM(eqx.Module):
     scales: Unravel = eqx.field(static=True)
     """Those of theta, and below those of z."""
     effects: Unravel = eqx.field(static=True)
-    patterns: tuple[RowPattern, ...]
-    """Of the last sites of z, where rows have few entries of them."""
     normal: frozenset[str] = eqx.field(static=True)
     """The sites of z that are normal given their parents."""
     all_normal: bool = eqx.field(static=True)
     """Whether nothing that is left of the prior depends on z."""
+    predictor_rows: AffineRows
+    """Of eta, and below of z."""
+    effect_rows: AffineRows
 
     def conditional(self, theta: Scales) -> GivenScales:
-        """The linear model at theta, free coordinates of the scales."""
+        """The linear model at theta."""
 
-        def rows(v: Effects) -> tuple[Any, Any]:
-            found = self.anatomy(self._sites(theta, v)[0]).rows
+        def predictor(v: Effects) -> tuple[Any, Any]:
+            found = self.anatomy(self.sites(theta, self.effects(v))[0]).rows
             return link(self.anatomy.kind, found["predictor"]), found
 
-        zero = jnp.zeros(self.effects.size, theta.dtype)
-        offset, push, numbers = jax.linearize(rows, zero, has_aux=True)
-        derivatives = jax.vmap(push)(self._directions(zero))
-        dense, sparse = derivatives[: self.num_dense].T, []
-        start = self.num_dense
-        for pattern in self.patterns:
-            sparse.append(pattern.values(derivatives[start : start + pattern.num_colours]))
-            start += pattern.num_colours
+        found, numbers = self._entries(self.predictor_rows, predictor, theta)
         likelihood, response, factor, shift, constant = read_rows(self.anatomy.kind, numbers)
-        log_prior, mean, root = self._prior(theta)
-        if root is not None:
-            offset = offset + dense @ mean
-            dense = jax.scipy.linalg.solve_triangular(root, dense.T, lower=True).T
-        return GivenScales(
-            factor[:, None] * dense,
-            tuple(factor[:, None] * values for values in sparse),
-            factor * (offset - shift),
-            response,
-            likelihood,
-            log_prior - constant,
-        )
+        values = tuple(factor[:, None] * part for part in found.values)
+        return GivenScales(Entries(factor * (found.offset - shift), values), response, likelihood, -constant)
 
-    @property
-    def num_dense(self) -> int:
-        """The number of effects without a pattern."""
-        return self.effects.size - sum(pattern.colour.size for pattern in self.patterns)
+    def own_effects(self, theta: Scales) -> Entries:
+        """z, in the order of `effects`."""
 
-    def predictor(self, given: GivenScales, u: Effects) -> Any:
-        """eta at u."""
-        eta, start = given.offset + given.dense @ u[: self.num_dense], self.num_dense
-        for pattern, values in zip(self.patterns, given.sparse, strict=True):
-            part = u[start : start + pattern.colour.size]
-            eta, start = eta + jnp.sum(values * part[pattern.index], axis=1), start + part.size
-        return eta
+        def own(v: Effects) -> tuple[Any, None]:
+            found = self.sites(theta, self.effects(v))[0]
+            return jnp.concatenate([jnp.ravel(found[name]) for name in self.effects.names]), None
 
-    def _directions(self, zero: Effects) -> Any:
-        """One for each dense effect, and one for each colour of a pattern."""
-        found, start = [jnp.eye(self.num_dense, zero.size, dtype=zero.dtype)], self.num_dense
-        for pattern in self.patterns:
-            stop = start + pattern.colour.size
-            own = jnp.zeros((pattern.num_colours, zero.size), zero.dtype)
-            found.append(own.at[:, start:stop].set(pattern.directions()))
-            start = stop
-        return jnp.concatenate(found)
+        return self._entries(self.effect_rows, own, theta)[0]
+
+    def log_prior(self, theta: Scales) -> Scalar:
+        """Of theta in the free coordinates."""
+        return self._prior(theta).log_density
 
     def coordinates(self, theta: Scales, u: Effects) -> tuple[Vector, Scalar]:
         """The vector of the model's free coordinates at (theta, u), and log |dz/du|."""
-        _, mean, root = self._prior(theta)
+        prior = self._prior(theta)
         v, log_volume = u, jnp.zeros((), u.dtype)
-        if root is not None:
-            v = mean + jax.scipy.linalg.solve_triangular(root, u, trans=1, lower=True)
-            log_volume = -jnp.sum(jnp.log(jnp.diagonal(root)))
-        sites, stretch = self._sites(theta, v)
+        if prior.root is not None:
+            v = prior.mean + jax.scipy.linalg.solve_triangular(prior.root, u, trans=1, lower=True)
+            log_volume = -jnp.sum(jnp.log(jnp.diagonal(prior.root)))
+        sites, stretch = self.sites(theta, self.effects(v))
         vector = jnp.concatenate([jnp.ravel(sites[name]) for name in self.unravel.names])
         return vector, log_volume + stretch
 
     def log_density(self, theta: Scales, u: Effects) -> Scalar:
         """log p of the model's free coordinates at (theta, u), in those coordinates: with log |du/dz|."""
         given = self.conditional(theta)
-        rows = given.likelihood.potential(self.predictor(given, u), given.response)
-        prior = given.log_prior - 0.5 * u @ u - 0.5 * u.size * math.log(2 * math.pi)
-        return prior - jnp.sum(rows) - self.coordinates(theta, u)[1]
+        eta, start = given.rows.offset, 0
+        for values, index, size in zip(
+            given.rows.values, self.predictor_rows.index(eta.size), self.predictor_rows.sizes, strict=True
+        ):
+            eta, start = eta + jnp.sum(values * u[start : start + size][index], axis=1), start + size
+        rows = given.constant - jnp.sum(given.likelihood.potential(eta, given.response))
+        prior = self.log_prior(theta) - 0.5 * u @ u - 0.5 * u.size * math.log(2 * math.pi)
+        return prior + rows - self.coordinates(theta, u)[1]
 
-    def _sites(self, theta: Scales, v: Effects) -> tuple[dict[str, Any], Scalar]:
-        """The free coordinates by site at (theta, v), and log |dz/dv|.
+    def sites(self, theta: Scales, parts: dict[str, Any]) -> tuple[dict[str, Any], Scalar]:
+        """The free coordinates by site at theta and v, which is given by site, and log |dz/dv|.
 
         The sites are found one by one: each one's location may be any affine function of those before it.
         """
-        return self._substituted(theta, self.effects(v))
-
-    def _substituted(self, theta: Scales, parts: dict[str, Any]) -> tuple[dict[str, Any], Scalar]:
         given, stretch = self.scales(theta) | parts, jnp.zeros((), theta.dtype)
         for name in self.unravel.names:
             if name in self.normal:
@@ -156,20 +140,26 @@ class ConditionalGLM(eqx.Module):
                 stretch = stretch + jnp.sum(jnp.log(scale))
         return given, stretch
 
-    def rows_at(self, theta: Scales, parts: dict[str, Any]) -> Any:
-        """The predictor, or its exponential, at v by site."""
-        return self.anatomy(self._substituted(theta, parts)[0]).rows["predictor"]
+    def _entries(self, rows: AffineRows, function: Any, theta: Scales) -> tuple[Entries, Any]:
+        """The rows of an affine function of v as rows over u, and what else it returns."""
+        offset, values, other = rows(function, jnp.zeros(self.effects.size, theta.dtype))
+        prior = self._prior(theta)
+        if prior.root is not None:  # then all rows are full
+            whole = jnp.concatenate(values, axis=1)
+            offset = offset + whole @ prior.mean
+            whole = jax.scipy.linalg.solve_triangular(prior.root, whole.T, lower=True).T
+            ends = [sum(rows.sizes[:k]) for k in range(1, len(rows.sizes))]
+            values = tuple(jnp.split(whole, ends, axis=1))
+        return Entries(offset, values), other
 
-    def _prior(self, theta: Scales) -> tuple[Scalar, Any, Any]:
-        """log p(theta), and m and L where the sites of z are not all normal."""
-
+    def _prior(self, theta: Scales) -> Prior:
         def rest(v: Effects) -> Scalar:
-            terms = self.anatomy(self._sites(theta, v)[0]).terms
+            terms = self.anatomy(self.sites(theta, self.effects(v))[0]).terms
             return sum((terms[name] for name in terms if name not in self.normal), start=jnp.zeros((), v.dtype))
 
         zero = jnp.zeros(self.effects.size, theta.dtype)
         if self.all_normal:
-            return rest(zero), None, None
+            return Prior(rest(zero), None, None)
         value, slope = jax.value_and_grad(rest)(zero)
         parts = self.effects(zero)
         ones = jnp.concatenate([jnp.full(parts[name].size, name in self.normal, zero.dtype) for name in parts])
@@ -177,4 +167,4 @@ class ConditionalGLM(eqx.Module):
         mean = jax.scipy.linalg.cho_solve((root, True), slope)
         log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
         constant = 0.5 * (zero.size - jnp.sum(ones)) * math.log(2 * math.pi)
-        return value + 0.5 * slope @ mean - 0.5 * log_det + constant, mean, root
+        return Prior(value + 0.5 * slope @ mean - 0.5 * log_det + constant, mean, root)

@@ -13,7 +13,7 @@ from provi.core.types import Scalar, Vector
 from provi.frontends.recognise.affine import Form, Traced
 from provi.frontends.recognise.anatomy import AbstractAnatomy, Parts
 from provi.frontends.recognise.conditional import ConditionalGLM
-from provi.frontends.recognise.pattern import pattern_of
+from provi.frontends.recognise.pattern import AffineRows, RowPattern, pattern_of
 from provi.frontends.recognise.rows import KINDS, are_data
 from provi.frontends.recognise.sparsity import columns_of_rows
 from provi.frontends.recognise.split import find_scales
@@ -52,7 +52,9 @@ def conditional_glm_of(
     if not scales:
         return None
     found = _with_patterns(_assemble(anatomy, traced, unravel, scales))
-    if rows * found.num_dense > _LARGEST_DESIGN or (not found.all_normal and found.effects.size > _LARGEST_DENSE):
+    pairs = zip(found.predictor_rows.sizes, found.predictor_rows.patterns, strict=True)
+    full = sum(size for size, pattern in pairs if pattern is None)
+    if rows * full > _LARGEST_DESIGN or (not found.all_normal and found.effects.size > _LARGEST_DENSE):
         return None
     known = jax.jit(lambda parts: {word: anatomy(parts).rows[word] for word in ("data", *KINDS[kind].known)})(sites)
     valid = are_data(kind, {word: np.asarray(value, np.float64) for word, value in known.items()})
@@ -66,14 +68,16 @@ def _assemble(anatomy: AbstractAnatomy, traced: Traced, unravel: Unravel, scales
     forms: Parts = traced.forms(free)
     normal = frozenset(name for name in forms.normals if name in free)
     rest = [form for name, form in forms.terms.items() if name not in normal]
+    full = AffineRows(tuple(math.prod(shape) for shape in free.values()), (None,) * len(free))
     return ConditionalGLM(
-        anatomy,
-        unravel,
-        Unravel(tuple(held), tuple(held.values())),
-        Unravel(tuple(free), tuple(free.values())),
-        (),
-        normal,
-        all(form == Form.CONSTANT for form in rest) and normal == frozenset(free),
+        anatomy=anatomy,
+        unravel=unravel,
+        scales=Unravel(tuple(held), tuple(held.values())),
+        effects=Unravel(tuple(free), tuple(free.values())),
+        normal=normal,
+        all_normal=all(form == Form.CONSTANT for form in rest) and normal == frozenset(free),
+        predictor_rows=full,
+        effect_rows=full,
     )
 
 
@@ -81,22 +85,38 @@ def _with_patterns(found: ConditionalGLM) -> ConditionalGLM:
     """The same with the sites last that rows have few entries of; not where the prior has to be factored."""
     if not found.all_normal:
         return found
-    theta, shapes = jnp.zeros(found.scales.size), dict(zip(found.effects.names, found.effects.shapes, strict=True))
-    parts = found.effects(jnp.zeros(found.effects.size))
-    patterns = {}
-    for name, shape in shapes.items():
-        others = {other: part for other, part in parts.items() if other != name}
+    parts, theta = found.effects(jnp.zeros(found.effects.size)), jnp.zeros(found.scales.size)
+
+    def predictor(theta: Any, parts: dict[str, Any]) -> Any:
+        return found.anatomy(found.sites(theta, parts)[0]).rows["predictor"]
+
+    patterns = _patterns(predictor, theta, parts)
+    order = sorted(parts, key=lambda name: patterns[name] is not None)
+
+    def own(theta: Any, parts: dict[str, Any]) -> Any:
+        sites = found.sites(theta, parts)[0]
+        return jnp.concatenate([jnp.ravel(sites[name]) for name in order])
+
+    sizes, own_patterns = tuple(parts[name].size for name in order), _patterns(own, theta, parts)
+    return dataclasses.replace(
+        found,
+        effects=Unravel(tuple(order), tuple(parts[name].shape for name in order)),
+        predictor_rows=AffineRows(sizes, tuple(patterns[name] for name in order)),
+        effect_rows=AffineRows(sizes, tuple(own_patterns[name] for name in order)),
+    )
+
+
+def _patterns(function: Callable, theta: Any, parts: dict[str, Any]) -> dict[str, RowPattern | None]:
+    """Of each site, what the rows that `function` gives have of it."""
+    found = {}
+    for name, part in parts.items():
+        others = {other: value for other, value in parts.items() if other != name}
 
         def rows(held: Any, part: Any, name: str = name) -> Any:
-            return found.rows_at(held[0], held[1] | {name: part})
+            return function(held[0], held[1] | {name: part})
 
-        pattern = pattern_of(columns_of_rows(rows, (theta, others), parts[name]), shape)
-        if pattern is not None:
-            patterns[name] = pattern
-    order = sorted(shapes, key=lambda name: name in patterns)
-    effects = Unravel(tuple(order), tuple(shapes[name] for name in order))
-    chosen = tuple(patterns[name] for name in order if name in patterns)
-    return dataclasses.replace(found, effects=effects, patterns=chosen)
+        found[name] = pattern_of(columns_of_rows(rows, (theta, others), part), part.shape)
+    return found
 
 
 def _agrees(found: ConditionalGLM, potential: Callable[[Vector], Scalar], start: Vector) -> bool:

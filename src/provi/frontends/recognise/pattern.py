@@ -6,9 +6,11 @@ entry that is there (Curtis, Powell and Reid 1974). One direction serves all lev
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -34,6 +36,33 @@ class RowPattern(eqx.Module):
         """The entries (N, k), from the derivatives (colours, N) along the directions."""
         rows = jnp.arange(self.index.shape[0])[:, None]
         return jnp.where(jnp.asarray(self.real), derivatives[jnp.asarray(self.colour)[self.index], rows], 0.0)
+
+
+class AffineRows(eqx.Module):
+    """How the rows of an affine function of several sites, one after another in a vector, are found.
+
+    `patterns`: one a site; None where rows are full.
+    """
+
+    sizes: tuple[int, ...] = eqx.field(static=True)
+    patterns: tuple[RowPattern | None, ...]
+
+    def __call__(self, function: Callable[[Any], tuple[Any, Any]], zero: Any) -> tuple[Any, tuple[Any, ...], Any]:
+        """Of a function that returns rows and something else, at `zero`: the rows, of each site entries, the else."""
+        value, push, other = jax.linearize(function, zero, has_aux=True)
+        found, start = [], 0
+        for size, pattern in zip(self.sizes, self.patterns, strict=True):
+            own = jnp.eye(size, dtype=zero.dtype) if pattern is None else pattern.directions().astype(zero.dtype)
+            along = jnp.zeros((len(own), zero.size), zero.dtype).at[:, start : start + size].set(own)
+            derivatives = jax.vmap(push)(along)
+            found.append(derivatives.T if pattern is None else pattern.values(derivatives))
+            start += size
+        return value, tuple(found), other
+
+    def index(self, length: int) -> tuple[Any, ...]:
+        """Of each site, the places of the entries of `length` rows, counted from its own first."""
+        pairs = zip(self.sizes, self.patterns, strict=True)
+        return tuple(np.tile(np.arange(n), (length, 1)) if p is None else p.index for n, p in pairs)
 
 
 def pattern_of(columns: np.ndarray | None, shape: tuple[int, ...]) -> RowPattern | None:
