@@ -13,7 +13,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from scipy.special import softmax
 
 from provi.core.types import Draws, RandomKey, Scalar, Vector
@@ -21,7 +20,7 @@ from provi.families.base import AbstractFamily
 from provi.families.bases import AbstractBase, Normal
 from provi.families.conditional_gaussian import constrained_factor
 from provi.targets.latent.blocks import SparseRows
-from provi.targets.latent_gaussian import LatentGaussian
+from provi.targets.latent.model import AbstractLatentGaussian
 
 _LARGEST_DENSE, SMOOTHING = 2000, 0.25
 
@@ -47,14 +46,18 @@ class NestedPoint(eqx.Module):
 
 
 class NestedGaussian(AbstractFamily):
-    """The mixtures for one target, over its free coordinates: hyperparameters, then standardised effects."""
+    """The mixtures for one target, over its free coordinates: hyperparameters, then standardised effects.
 
-    target: LatentGaussian
+    Where the target is a form of another one, with effects in their own space, all here is in the other's coordinates
+    but for what is given node by node.
+    """
+
+    target: AbstractLatentGaussian
     dim: int = eqx.field(static=True)
     base: AbstractBase
     scale: ClassVar[str] = "nested"
 
-    def __init__(self, target: LatentGaussian):
+    def __init__(self, target: AbstractLatentGaussian):
         self.target, self.dim, self.base = target, target.dim, Normal()
 
     def check_point(self, point: Any) -> None:
@@ -68,17 +71,30 @@ class NestedGaussian(AbstractFamily):
 
     def mean(self, point: NestedPoint) -> Vector:
         """Weighted means."""
-        weights = point.weights
-        return jnp.asarray(np.concatenate([weights @ np.asarray(point.nodes), weights @ self.conditional_means(point)]))
+        means, _ = self.by_node(point)
+        return jnp.asarray(point.weights @ means)
 
     def marginal_standard_deviation(self, point: NestedPoint) -> Vector:
         """Within the nodes and between them."""
-        means, within = self.conditional_means(point), np.asarray(self.conditional_deviations(point, None))
-        nodes, weights = np.asarray(point.nodes), point.weights
-        every = np.concatenate([nodes, means], axis=1)
-        spread = np.concatenate([np.zeros_like(nodes), within], axis=1)
-        centre = weights @ every
-        return jnp.asarray(np.sqrt(weights @ (spread**2 + (every - centre) ** 2)))
+        (means, spread), weights = self.by_node(point), point.weights
+        return jnp.asarray(np.sqrt(weights @ (spread**2 + (means - weights @ means) ** 2)))
+
+    def by_node(self, point: NestedPoint) -> tuple[np.ndarray, np.ndarray]:
+        """Means and standard deviations of all coordinates given each node, (K, dim)."""
+        nodes, places = np.asarray(point.nodes), self.target.own_places
+        if places is None:
+            means, spread = self.conditional_means(point), np.asarray(self.conditional_deviations(point, None))
+            return np.concatenate([nodes, means], axis=1), np.concatenate([np.zeros_like(nodes), spread], axis=1)
+        means, spread = self.own_effects(point)
+        every, deviations = np.zeros((len(nodes), self.dim)), np.zeros((len(nodes), self.dim))
+        every[:, places[0]], every[:, places[1]], deviations[:, places[1]] = nodes, means, spread
+        return every, deviations
+
+    def own_effects(self, point: NestedPoint) -> tuple[np.ndarray, np.ndarray]:
+        """Means and standard deviations of the effects in their own space given each node, (K, M)."""
+        means = _own_means(self.target, np.asarray(point.nodes), self.conditional_means(point))
+        rows = type(self.target).effect_rows
+        return np.asarray(means), np.asarray(self.conditional_deviations(point, rows))
 
     def conditional_deviations(self, point: NestedPoint, rows: Any) -> Any:
         """Standard deviations given each node: of z, or of the rows a'z that `rows(theta)` gives, (K, M)."""
@@ -88,13 +104,12 @@ class NestedGaussian(AbstractFamily):
         """By the law of total covariance; dense, so for small models only."""
         if self.dim > _LARGEST_DENSE:
             raise ValueError(f"The covariance of {self.dim} coordinates is too large; draws and deviations are not.")
-        means, inside = self.conditional_means(point), _covariances(self.target, point)
-        nodes, weights = jnp.asarray(point.nodes), point.weights
-        every = jnp.concatenate([nodes, means], axis=1)
-        away = every - weights @ every
+        (means, _), weights, places = self.by_node(point), point.weights, self.target.own_places
+        inside = jnp.einsum("k,kij->ij", weights, _covariances(self.target, point, places is not None))
+        away = means - weights @ means
         found = jnp.einsum("k,ki,kj->ij", weights, away, away)
-        start = nodes.shape[1]
-        return found.at[start:, start:].add(jnp.einsum("k,kij->ij", weights, inside))
+        effects = np.arange(np.shape(point.nodes)[1], self.dim) if places is None else places[1]
+        return found.at[np.ix_(effects, effects)].add(inside)
 
     def sample(self, key: RandomKey, point: NestedPoint, num: int) -> Draws:
         """A node for each draw, in proportion (systematic), smoothed between the nodes, and a draw of its Gaussian."""
@@ -119,8 +134,12 @@ class NestedGaussian(AbstractFamily):
             inner[:count] = seed.standard_normal((count, layout.count, layout.width))
             outer[:count] = seed.standard_normal((count, layout.border))
             effects[chosen == place] = np.asarray(_draw(self.target, at, inner, outer))[:count]
-        order = seed.permutation(num)
-        return jnp.asarray(np.concatenate([theta, effects], axis=1)[order])
+        order, places = seed.permutation(num), self.target.own_places
+        if places is None:
+            return jnp.asarray(np.concatenate([theta, effects], axis=1)[order])
+        found = np.empty((num, self.dim))
+        found[:, places[0]], found[:, places[1]] = theta, np.asarray(_own_means(self.target, theta, effects))
+        return jnp.asarray(found[order])
 
     def log_prob(self, point: NestedPoint, z: Vector) -> Scalar:
         """There is none: the hyperparameters sit on nodes."""
@@ -134,7 +153,7 @@ class NestedGaussian(AbstractFamily):
         return self.log_prob(point, jnp.zeros(self.dim))
 
 
-def joined(target: LatentGaussian, inner: Any, outer: Any) -> np.ndarray:
+def joined(target: AbstractLatentGaussian, inner: Any, outer: Any) -> np.ndarray:
     """Latent coordinates (K, d) of parts (K, n, b) and (K, p), on the host: compiles nothing."""
     layout, inner, outer = target.layout, np.asarray(inner), np.asarray(outer)
     found = np.empty((len(outer), target.num_effects))
@@ -149,7 +168,7 @@ def _psd(matrix: np.ndarray) -> np.ndarray:
 
 
 @eqx.filter_jit
-def _draw(target: LatentGaussian, at: NestedPoint, inner: Any, outer: Any) -> Any:
+def _draw(target: AbstractLatentGaussian, at: NestedPoint, inner: Any, outer: Any) -> Any:
     given = target.conditional(at.nodes)
     covariance = constrained_factor(given, at.sites)
     mean, factor = target.join(at.inner, at.outer) + at.mean_shift, at.scale
@@ -161,18 +180,36 @@ def _draw(target: LatentGaussian, at: NestedPoint, inner: Any, outer: Any) -> An
 
 
 @eqx.filter_jit
-def _covariances(target: LatentGaussian, point: NestedPoint) -> Any:
+def _own_means(target: AbstractLatentGaussian, nodes: Any, latent: Any) -> Any:
+    """The effects in their own space, of rows of hyperparameters and latent coordinates."""
+
+    def one(pair: Any) -> Any:
+        rows = target.effect_rows(pair[0])
+        return jnp.sum(rows.values * pair[1][rows.index], axis=1) + target.effect_shift(pair[0])
+
+    return jax.lax.map(one, (nodes, latent))
+
+
+@eqx.filter_jit
+def _covariances(target: AbstractLatentGaussian, point: NestedPoint, own: bool) -> Any:
+    """Of the latent coordinates given each node, or of the effects in their own space."""
+
     def one(at: NestedPoint) -> Any:
         covariance = constrained_factor(target.conditional(at.nodes), at.sites)
         inner, outer = target.split(jnp.eye(target.num_effects))
         columns = jax.vmap(lambda a, b: target.join(*covariance.solve(a, b)), (2, 1), 1)(inner, outer)
-        return columns * at.scale[:, None] * at.scale[None, :]
+        columns = columns * at.scale[:, None] * at.scale[None, :]
+        if not own:
+            return columns
+        rows = target.effect_rows(at.nodes)
+        left = jnp.sum(rows.values[:, :, None] * columns[rows.index], axis=1)
+        return jnp.sum(rows.values[:, :, None] * left.T[rows.index], axis=1)
 
     return jax.lax.map(one, jax.tree.map(jnp.asarray, point))
 
 
 @eqx.filter_jit
-def _deviations(target: LatentGaussian, point: NestedPoint, rows: Any) -> Any:
+def _deviations(target: AbstractLatentGaussian, point: NestedPoint, rows: Any) -> Any:
     layout = target.layout
 
     def one(at: NestedPoint) -> Any:
@@ -191,25 +228,6 @@ def _deviations(target: LatentGaussian, point: NestedPoint, rows: Any) -> Any:
     return jax.lax.map(one, jax.tree.map(jnp.asarray, point))
 
 
-def _unit_rows(target: LatentGaussian) -> SparseRows:
+def _unit_rows(target: AbstractLatentGaussian) -> SparseRows:
     count = target.num_effects
     return SparseRows(jnp.arange(count)[:, None], jnp.ones((count, 1)))
-
-
-def effect_rows(target: LatentGaussian, theta: Any) -> SparseRows:
-    """All effects in their own space as rows over z: fixed ones, then those of each block."""
-    values, start, first = target.hyperparameters(theta), target.fixed.shape[1], 0
-    parts = [SparseRows(jnp.arange(start)[:, None], jnp.ones((start, 1)))]
-    for block in target.blocks:
-        own = values[first : first + len(block.priors)]
-        rows = block.effect_rows(own)
-        parts.append(SparseRows(start + rows.index, rows.values))
-        start, first = start + block.size, first + len(block.priors)
-    widest = max(part.index.shape[1] for part in parts)
-
-    def padded(part: SparseRows) -> SparseRows:
-        extra = widest - part.index.shape[1]
-        return SparseRows(jnp.pad(part.index, ((0, 0), (0, extra))), jnp.pad(part.values, ((0, 0), (0, extra))))
-
-    wide = [padded(part) for part in parts]
-    return SparseRows(jnp.concatenate([p.index for p in wide]), jnp.concatenate([p.values for p in wide]))

@@ -18,6 +18,7 @@ from provi.core.arguments import as_array, check_count, double_precision
 from provi.core.types import Draws, Vector
 from provi.targets.assumptions import Assumptions, proven_bounds, proven_or
 from provi.targets.base import AbstractTarget, Constants, read_points
+from provi.targets.latent.model import AbstractLatentGaussian
 from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.parameters import element_names
 
@@ -32,6 +33,7 @@ class AbstractModelTarget(AbstractTarget):
     start: eqx.AbstractVar[Vector]
     assumptions: eqx.AbstractVar[Assumptions]
     recognised: eqx.AbstractVar[AbstractLinearModel | None]
+    nested: eqx.AbstractVar[AbstractLatentGaussian | None]
 
     @abc.abstractmethod
     def _values(self, points: Draws) -> Mapping[str, Any]:
@@ -68,6 +70,10 @@ class AbstractModelTarget(AbstractTarget):
     def linear_model(self) -> AbstractLinearModel | None:
         """The same density as a linear model, where it was recognised as one."""
         return self.recognised
+
+    def latent_gaussian(self) -> AbstractLatentGaussian | None:
+        """The same density as a latent Gaussian model, where it was recognised as one."""
+        return self.nested
 
     def curvature_bounds(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         """Those of the linear model, where there is one; else those that the program proves, if any."""

@@ -6,17 +6,16 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
 from provi.core.arguments import double_precision
-from provi.families.nested import SMOOTHING, NestedGaussian, NestedPoint, effect_rows
+from provi.families.nested import SMOOTHING, NestedGaussian, NestedPoint
 from provi.result.posterior import Posterior
-from provi.result.summary import Summary, content_note
-from provi.targets.latent_gaussian import LatentGaussian
+from provi.result.summary import Summary, content_note, summarise_model_space
+from provi.targets.latent.model import AbstractLatentGaussian
 
-_BISECTIONS = 60
+_BISECTIONS, _AT_ONCE = 60, 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +105,11 @@ class NestedPosterior(Posterior):
     point: NestedPoint
 
     @property
+    def model(self) -> AbstractLatentGaussian:
+        """The target, or the form of it that was integrated."""
+        return self.family.target
+
+    @property
     def hyperparameters(self) -> dict[str, Marginal]:
         """Marginals of the scales, correlations and other hyperparameters, by name."""
         return self._kept("hyperparameters", self._hyperparameters)
@@ -134,32 +138,40 @@ class NestedPosterior(Posterior):
 
     def effect_marginal(self, block: str, level: int, coefficient: int = 0) -> Marginal:
         """The marginal of one effect of a block."""
-        start = len(self.target.fixed_names)
-        for part in self.target.blocks:
+        start = len(self.model.fixed_names)
+        for part in self.model.blocks:
             width = 1 if len(part.effect_shape) == 1 else part.effect_shape[1]
             if part.name == block:
                 return self._gaussian_mixture(f"{block}[{level}]", start + level * width + coefficient)
             start += int(np.prod(part.effect_shape))
-        raise ValueError(f"There is no block {block!r}: there are {[part.name for part in self.target.blocks]}.")
+        raise ValueError(f"There is no block {block!r}: there are {[part.name for part in self.model.blocks]}.")
 
     def summary(self, probability: float = 0.94, *, unconstrained: bool = False) -> Summary:
         """Mean, standard deviation and central interval of fixed effects and hyperparameters.
 
         Those of the many effects are in `effects`; with `unconstrained` all free coordinates are listed.
         """
-        if unconstrained:
-            return super().summary(probability, unconstrained=True)
-        rows = [*self.fixed.values(), *self.hyperparameters.values()]
-        names = tuple(row.name for row in rows)
-        mean, sd = np.array([row.mean for row in rows]), np.array([row.sd for row in rows])
-        interval = np.array([row.interval(probability) for row in rows]).reshape(-1, 2)
+        if unconstrained or self.model is not self.target:
+            free = Summary(self.names, self.mean, self.standard_deviation, self.interval(probability), probability)
+            known = _table(list(self.hyperparameters.values()), probability)
+            found = free if unconstrained or self.target is None else summarise_model_space(self, free, known)
+            return dataclasses.replace(found, notes=(*found.notes, *content_note(self, probability)))
+        found = _table([*self.fixed.values(), *self.hyperparameters.values()], probability)
         listed = ", ".join(f"{name} {effects.mean.shape}" for name, effects in self.effects.items())
         notes = (f"Random effects are in posterior.effects: {listed}.",) if listed else ()
-        return Summary(names, mean, sd, interval, probability, (*notes, *content_note(self, probability)))
+        return dataclasses.replace(found, notes=(*notes, *content_note(self, probability)))
 
     def interval(self, probability: float = 0.94) -> np.ndarray:
-        """Of the free coordinates, taken as Gaussian; marginals by name have exact ones."""
-        return super().interval(probability)
+        """Central intervals of the free coordinates, shape (dim, 2): quantiles of the mixture."""
+        if not 0 < probability < 1:
+            raise ValueError(f"probability must lie between 0 and 1, not {probability}.")
+        means, spreads = self.family.by_node(self.point)
+        levels = np.array([(1 - probability) / 2, (1 + probability) / 2])
+        found = []
+        for start in range(0, self.family.dim, _AT_ONCE):
+            here = slice(start, start + _AT_ONCE)
+            found.append(_mixture_quantiles(self.weights, means[:, here], spreads[:, here], levels))
+        return np.concatenate(found)
 
     def diagnose(self, num_draws: int = 10_000, seed: int = 0) -> Any:
         """Not for mixtures on nodes: their evidence is bracketed."""
@@ -169,23 +181,21 @@ class NestedPosterior(Posterior):
         )
 
     def _hyperparameters(self) -> dict[str, Marginal]:
-        target, nodes, weights = self.target, np.asarray(self.point.nodes), self.weights
+        target, nodes, weights = self.model, np.asarray(self.point.nodes), self.weights
         if not nodes.shape[1]:
             return {}
         values = _reported(target, nodes)
-        priors, found = target.hyperpriors, {}
+        supports, found = target.supports, {}
         for name, value in values.items():
             x = np.asarray(value)
-            prior = priors.get(name)
-            low, high = (-math.inf, math.inf) if prior is None else prior.support
-            if prior is None and name.startswith("cor("):
-                low, high = -1.0, 1.0
+            usual = (-1.0, 1.0) if name.startswith("cor(") else (-math.inf, math.inf)
+            low, high = supports.get(name, usual)
             kind = "identity" if math.isinf(low) else "log" if math.isinf(high) else "logit"
             found[name] = _node_marginal(name, x, weights, kind, (low, high))
         return found
 
     def _fixed(self) -> dict[str, Marginal]:
-        return {name: self._gaussian_mixture(name, j) for j, name in enumerate(self.target.fixed_names)}
+        return {name: self._gaussian_mixture(name, j) for j, name in enumerate(self.model.fixed_names)}
 
     def _gaussian_mixture(self, name: str, place: int) -> Marginal:
         means, spreads = self._effect_moments()
@@ -197,10 +207,10 @@ class NestedPosterior(Posterior):
 
     def _block_effects(self) -> dict[str, Effects]:
         means, spreads = self._effect_moments()
-        weights, start, found = self.weights, len(self.target.fixed_names), {}
+        weights, start, found = self.weights, len(self.model.fixed_names), {}
         mean = weights @ means
         sd = np.sqrt(weights @ (spreads**2 + (means - mean) ** 2))
-        for block in self.target.blocks:
+        for block in self.model.blocks:
             here = slice(start, start + int(np.prod(block.effect_shape)))
             shape = block.effect_shape
             found[block.name] = Effects(mean[here].reshape(shape), sd[here].reshape(shape), block.levels, block.coefficients)
@@ -210,26 +220,35 @@ class NestedPosterior(Posterior):
     def _effect_moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Means and deviations of every effect in its own space at each node, (K, M)."""
 
-        def compute() -> tuple[np.ndarray, np.ndarray]:
-            target, latent = self.target, self.family.conditional_means(self.point)
-            means = _effect_means(target, np.asarray(self.point.nodes), latent)
-            return np.asarray(means), np.asarray(self.family.conditional_deviations(self.point, effect_rows))
-
-        return self._kept("moments", compute)
+        return self._kept("moments", lambda: self.family.own_effects(self.point))
 
 
-@eqx.filter_jit
-def _effect_means(target: LatentGaussian, nodes: Any, latent: Any) -> Any:
-    def one(pair: Any) -> Any:
-        rows = effect_rows(target, pair[0])
-        return jnp.sum(rows.values * pair[1][rows.index], axis=1)
-
-    return jax.lax.map(one, (nodes, latent))
+def _table(rows: list[Marginal], probability: float) -> Summary:
+    mean, sd = np.array([row.mean for row in rows]), np.array([row.sd for row in rows])
+    interval = np.array([row.interval(probability) for row in rows]).reshape(-1, 2)
+    return Summary(tuple(row.name for row in rows), mean, sd, interval, probability)
 
 
 @eqx.filter_jit
-def _reported(target: LatentGaussian, nodes: Any) -> dict[str, Any]:
+def _reported(target: AbstractLatentGaussian, nodes: Any) -> dict[str, Any]:
     return jax.vmap(target.reported)(nodes)
+
+
+def _mixture_quantiles(weights: np.ndarray, means: np.ndarray, spreads: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """(d, levels) of mixtures of Gaussians with means and deviations (K, d); of points as far as smoothing goes."""
+    centre = weights @ means
+    total = np.sqrt(weights @ (means - centre) ** 2)
+    smoothed = spreads == 0  # numbers on the nodes
+    means = np.where(smoothed, centre + math.sqrt(1 - SMOOTHING**2) * (means - centre), means)
+    spreads = np.where(smoothed, np.maximum(SMOOTHING * total, 1e-12 * (1 + np.abs(centre))), spreads)
+    shape = (means.shape[1], len(levels))
+    low = np.broadcast_to(np.min(means - 12 * spreads, axis=0)[:, None], shape)
+    high = np.broadcast_to(np.max(means + 12 * spreads, axis=0)[:, None], shape)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        share = np.einsum("k,kdl->dl", weights, special.ndtr((middle - means[:, :, None]) / spreads[:, :, None]))
+        low, high = np.where(share < levels, middle, low), np.where(share < levels, high, middle)
+    return (low + high) / 2
 
 
 def _node_marginal(name: str, x: np.ndarray, weights: np.ndarray, kind: str, ends: tuple[float, float]) -> Marginal:

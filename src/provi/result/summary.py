@@ -72,11 +72,11 @@ _NO_TARGET = (
 )
 
 
-def summarise_model_space(posterior: "Posterior", free: Summary) -> Summary:
+def summarise_model_space(posterior: "Posterior", free: Summary, known: Summary | None = None) -> Summary:
     """The summary in the space of `posterior.target.constrain`; `free` is that of the free coordinates.
 
     A parameter counts as a free coordinate where both have the same name and every draw is the same: a name alone may
-    be the user's word for something else.
+    be the user's word for something else. `known`: rows in the model's own space that need no draws.
     """
     target, dim = posterior.target, len(free.names)
     names = target.constrained_names
@@ -92,9 +92,13 @@ def summarise_model_space(posterior: "Posterior", free: Summary) -> Summary:
         mean, deviation = values.mean(axis=0), values.std(axis=0, ddof=1)
         interval = np.quantile(values, [tail, 1 - tail], axis=0).T
     place = {name: index for index, name in enumerate(free.names)}
+    given = {} if known is None else {name: index for index, name in enumerate(known.names)}
     drawn = []
     for index, name in enumerate(names):
-        if name in place and _same(values[:, index], z[:, place[name]]):
+        if known is not None and name in given:
+            mean[index], deviation[index] = known.mean[given[name]], known.standard_deviation[given[name]]
+            interval[index] = known.interval[given[name]]
+        elif name in place and _same(values[:, index], z[:, place[name]]):
             mean[index], deviation[index] = free.mean[place[name]], free.standard_deviation[place[name]]
             interval[index] = free.interval[place[name]]
         else:

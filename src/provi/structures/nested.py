@@ -42,7 +42,7 @@ from provi.structures.integration import (
     lattice_rule,
 )
 from provi.targets.base import AbstractTarget, Constants
-from provi.targets.latent_gaussian import LatentGaussian
+from provi.targets.latent.model import AbstractLatentGaussian
 
 _LARGEST_GRID, _SEARCH_TOL, _CHUNK = 3, 1e-4, 16
 _NUMBERS_AT_ONCE, _CORRECTION_WORK, _MOST_PAIRS, _PROBE = 2**21, 6e6, 64, 0.02
@@ -59,19 +59,24 @@ class Nested(AbstractStructure):
     @classmethod
     def default_family(cls, target: AbstractTarget) -> AbstractFamily | None:
         """Mixtures over the nodes."""
-        return NestedGaussian(target) if isinstance(target, LatentGaussian) else None
+        model = target.latent_gaussian()
+        return None if model is None else NestedGaussian(model)
 
     @classmethod
     def fits(cls, target: AbstractTarget, family: AbstractFamily) -> bool:
         """With this family only: another one is fitted to the joint density."""
-        return isinstance(target, LatentGaussian) and isinstance(family, NestedGaussian)
+        return target.latent_gaussian() is not None and isinstance(family, NestedGaussian)
+
+    @property
+    def model(self) -> AbstractLatentGaussian:
+        """The latent Gaussian model that the target is, or was recognised to be."""
+        return self.family.target
 
     def run(self, start: Any, request: Request) -> Answer:
         """Explore, integrate, correct."""
         if start is not None:
             raise ValueError("start is not for latent Gaussian models: their search begins at typical hyperparameters.")
-        began, target = time.perf_counter(), self.target
-        assert isinstance(target, LatentGaussian)
+        began, target = time.perf_counter(), self.model
         check_memory(target)
         search = Search(target, request.tol, request.options.get("progress"), request.budget.seconds)
         with search.bar:
@@ -102,7 +107,7 @@ class Nested(AbstractStructure):
         """What is proven on the rule, computed when it is asked for; what is estimated, in words."""
         from provi.certificates.distance.nested import nested_bound
 
-        target = self.target
+        target = self.model
 
         def recompute(other: int) -> Certificate:
             return self._certificate(found, confidence, other)
@@ -129,7 +134,7 @@ class Nested(AbstractStructure):
             assumptions=rows,
             distance=distance,
             notes=notes,
-            names=target.parameter_names,
+            names=self.target.parameter_names,
             recompute=recompute,
             obstacle="the effects are too many for a proof in reasonable time",
             opening=(
@@ -165,7 +170,7 @@ class Found:
     error: IntegrationError
     unfinished: int
 
-    def verdict(self, target: LatentGaussian) -> tuple[Outcome, str]:
+    def verdict(self, target: AbstractLatentGaussian) -> tuple[Outcome, str]:
         """Why it ended, in words."""
         nodes = f"{len(self.rule.nodes)} nodes over {target.num_hyperparameters} hyperparameters"
         if self.unfinished:
@@ -178,7 +183,7 @@ class Found:
 class Search:
     """Conditional fits at any hyperparameters, in batches of one compiled program, each from its nearest neighbour."""
 
-    def __init__(self, target: LatentGaussian, tol: float, show: bool | None, seconds: float | None) -> None:
+    def __init__(self, target: AbstractLatentGaussian, tol: float, show: bool | None, seconds: float | None) -> None:
         self.target, self.tol, self.seconds = target, min(tol * 1e-4, 1e-6), seconds
         size = target.num_rows * max(target.layout.border, 4) + target.num_effects * 4
         self.chunk = int(np.clip(2 ** int(math.log2(max(_NUMBERS_AT_ONCE // size, 1))), 1, _CHUNK))
@@ -329,7 +334,7 @@ def _correct_batch(target: Any, thetas: Any, points: Any, outer: Any, inner: Any
     return jax.lax.map(lambda pair: correct(target, pair[0], pair[1], outer, inner), (thetas, points))
 
 
-def check_memory(target: LatentGaussian) -> None:
+def check_memory(target: AbstractLatentGaussian) -> None:
     """`ValueError` where the run would not fit, with its size."""
     needed = memory_of(target)
     if needed > available_bytes():
@@ -340,7 +345,7 @@ def check_memory(target: LatentGaussian) -> None:
         )
 
 
-def memory_of(target: LatentGaussian) -> int:
+def memory_of(target: AbstractLatentGaussian) -> int:
     """Bytes of a run at its peak, about: designs and factors of a batch, and what is kept of the nodes."""
     layout = target.layout
     blocks = layout.count * layout.width * (layout.width * (6 if layout.chained else 3) + 3 * layout.border)

@@ -170,6 +170,10 @@ class AbstractTarget(eqx.Module):
         """The same density as a linear model (an `AbstractLinearModel`), if it is one; else `None`."""
         return None
 
+    def latent_gaussian(self) -> Any:
+        """The same density as a latent Gaussian model (an `AbstractLatentGaussian`), if it is one; else `None`."""
+        return None
+
     def widened(self) -> "AbstractTarget":
         """The same density computed in float64, of the same data: what a certificate of a given q is computed with."""
         return in_double(self)

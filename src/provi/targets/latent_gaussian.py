@@ -17,11 +17,12 @@ import numpy as np
 
 from provi.core.arguments import as_array, check_length, double_precision
 from provi.core.bordered import Bordered
-from provi.core.types import Scalar, Vector
-from provi.targets.base import AbstractTarget, Constants, read_points, unknown
-from provi.targets.latent.blocks import AbstractBlock
+from provi.core.types import Vector
+from provi.targets.base import read_points
+from provi.targets.latent.blocks import AbstractBlock, SparseRows, stacked_rows
 from provi.targets.latent.layout import Layout, choose_layout
 from provi.targets.latent.likelihood_numbers import LikelihoodNumbers, read_likelihood
+from provi.targets.latent.model import AbstractLatentGaussian
 from provi.targets.latent.priors import AbstractHyperprior
 from provi.targets.likelihoods.base import AbstractLikelihood
 
@@ -94,7 +95,7 @@ class Conditional(eqx.Module):
         )
 
 
-class LatentGaussian(AbstractTarget):
+class LatentGaussian(AbstractLatentGaussian):
     """A latent Gaussian model; its free coordinates are the hyperparameters' and then the standardised effects."""
 
     variable: ClassVar[str] = "effects"
@@ -190,22 +191,6 @@ class LatentGaussian(AbstractTarget):
         return len(self.response)
 
     @property
-    def dim(self) -> int:
-        """Hyperparameters and effects."""
-        return self.num_hyperparameters + self.num_effects
-
-    @property
-    def dtype(self) -> Any:
-        """float64."""
-        return np.dtype(np.float64)
-
-    @property
-    def constants(self) -> Constants:
-        """Nothing is known of the joint density; given the hyperparameters it is log-concave."""
-        reason = "a latent Gaussian model: log-concave given its hyperparameters only"
-        return Constants(unknown(reason), unknown(reason), unknown(reason))
-
-    @property
     def parameter_names(self) -> tuple[str, ...]:
         """Hyperparameters, fixed effects, and the standardised effects of each block."""
         inner = [f"{block.name}[{j}]" for block in self.blocks for j in range(block.size)]
@@ -228,6 +213,22 @@ class LatentGaussian(AbstractTarget):
             found |= block.reported(values[start : start + count])
             start += count
         return found | self.numbers.reported(values[start:])
+
+    @property
+    def supports(self) -> dict[str, tuple[float, float]]:
+        """Those of the priors."""
+        return {name: prior.support for name, prior in self.hyperpriors.items()}
+
+    def effect_rows(self, theta: Any) -> SparseRows:
+        """The identity, and T of each block."""
+        values, start, first = self.hyperparameters(theta), self.fixed.shape[1], 0
+        parts = [SparseRows(jnp.arange(start)[:, None], jnp.ones((start, 1)))]
+        for block in self.blocks:
+            own = values[first : first + len(block.priors)]
+            rows = block.effect_rows(own)
+            parts.append(SparseRows(start + rows.index, rows.values))
+            start, first = start + block.size, first + len(block.priors)
+        return stacked_rows(parts)
 
     def conditional(self, theta: Vector) -> Conditional:
         """The model given the free coordinates theta of the hyperparameters."""
@@ -303,39 +304,6 @@ class LatentGaussian(AbstractTarget):
             table = table.at[first : first + block.size, done : done + part.shape[1]].set(part)
             done += part.shape[1]
         return self.split(table)
-
-    def split(self, effects: Any) -> tuple[Any, Any]:
-        """The parts (n, b, ...) and (p, ...) of latent coordinates (d, ...)."""
-        layout, shape = self.layout, jnp.shape(effects)[1:]
-        padded = jnp.concatenate([jnp.asarray(effects), jnp.zeros((1, *shape))])
-        inner = padded[jnp.asarray(layout.source)].reshape(layout.count, layout.width, *shape)
-        outer = jnp.zeros((layout.border + 1, *shape)).at[jnp.asarray(layout.slot)].set(jnp.asarray(effects))
-        return inner, outer[:-1] if layout.border else jnp.zeros((0, *shape))
-
-    def join(self, inner: Any, outer: Any) -> Any:
-        """The latent coordinates (d, ...) of such parts."""
-        shape, place = jnp.shape(outer)[1:], jnp.asarray(self.layout.place)
-        flat = jnp.concatenate([jnp.reshape(inner, (-1, *shape)), jnp.zeros((1, *shape))])
-        rest = jnp.concatenate([outer, jnp.zeros((1, *shape))])
-        held = (place >= 0).reshape(-1, *(1,) * len(shape))
-        return jnp.where(held, flat[place], rest[jnp.asarray(self.layout.slot)])
-
-    def potential(self, z: Vector) -> Scalar:
-        """-log p(theta, effects, y). Directions that a constraint takes out have a standard normal law of their own."""
-        theta, effects = z[: self.num_hyperparameters], z[self.num_hyperparameters :]
-        given, extra = self.conditional(theta), jnp.asarray(0.0)
-        inner, outer = self.split(effects)
-        if given.null is not None:
-            along = jnp.einsum("kbc,kb->c", given.null[0], inner) + given.null[1].T @ outer
-            inner, outer = inner - given.null[0] @ along, outer - given.null[1] @ along
-            extra = 0.5 * jnp.sum(along**2)
-        top, bottom = given.prior.multiply(inner, outer)
-        quadratic = jnp.sum(top * inner) + jnp.sum(bottom * outer)
-        terms = given.likelihood.potential(given.predictor(inner, outer), given.response)
-        terms = terms if given.weights is None else terms * given.weights
-        normaliser = 0.5 * self.num_effects * jnp.log(2 * jnp.pi) - 0.5 * given.log_det
-        likelihood = jnp.sum(terms) - given.constant
-        return 0.5 * quadratic + extra + normaliser + likelihood - self.log_hyperprior(theta)
 
     @property
     def default_location(self) -> np.ndarray:

@@ -25,7 +25,8 @@ import jax
 import jax.numpy as jnp
 
 from provi.families.conditional_gaussian import Constrained, constrained_factor
-from provi.targets.latent_gaussian import Conditional, LatentGaussian
+from provi.targets.latent.model import AbstractLatentGaussian
+from provi.targets.latent_gaussian import Conditional
 from provi.targets.likelihoods.moments import LinkMoments
 
 MOST_STEPS, _SMALLEST_STEP = 60, 1e-6
@@ -112,7 +113,7 @@ def step(given: Conditional, point: Point, size: Any, still: Any) -> tuple[Point
 
 
 def fit_conditional(
-    target: LatentGaussian, theta: Any, warm: tuple[Any, Any, Any], cold: Any, tol: Any, most_steps: Any
+    target: AbstractLatentGaussian, theta: Any, warm: tuple[Any, Any, Any], cold: Any, tol: Any, most_steps: Any
 ) -> Fitted:
     """The best Gaussian given theta, to about `tol` nats; `warm` is (inner, outer, sites), unless `cold`.
 

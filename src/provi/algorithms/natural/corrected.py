@@ -28,7 +28,8 @@ from jax.scipy.linalg import solve_triangular
 
 from provi.algorithms.natural.conditional import Point
 from provi.families.conditional_gaussian import Constrained, constrained_factor
-from provi.targets.latent_gaussian import Conditional, LatentGaussian
+from provi.targets.latent.model import AbstractLatentGaussian
+from provi.targets.latent_gaussian import Conditional
 
 NODES = {1: 9, 2: 7}
 """Of the quadrature, a dimension; blocks of more dimensions are drawn."""
@@ -47,13 +48,13 @@ class Corrected(eqx.Module):
     outer_scale: Any
 
 
-def grouped(target: LatentGaussian) -> bool:
+def grouped(target: AbstractLatentGaussian) -> bool:
     """Whether blocks can be integrated one by one: small, independent given the border, without a constraint."""
     layout = target.layout
     return layout.count > 0 and not layout.chained and layout.width in NODES and _free(target)
 
 
-def _free(target: LatentGaussian) -> bool:
+def _free(target: AbstractLatentGaussian) -> bool:
     return all(block.constraint is None for block in target.blocks)
 
 
@@ -66,7 +67,7 @@ def matched_pairs(rng: np.random.Generator, dim: int, count: int) -> np.ndarray:
     return np.stack([half, -half], axis=1)
 
 
-def correct(target: LatentGaussian, theta: Any, point: Point, outer: Any, inner: Any) -> Corrected:
+def correct(target: AbstractLatentGaussian, theta: Any, point: Point, outer: Any, inner: Any) -> Corrected:
     """Weights at the standard normal numbers `outer` (S, p) and, unless the model is grouped, `inner` (S, n, b)."""
     given = target.conditional(theta)
     covariance = constrained_factor(given, point.sites)

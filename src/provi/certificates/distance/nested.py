@@ -26,7 +26,7 @@ from provi.certificates.distance.conjugate import RowProblem
 from provi.certificates.distance.dual_bound import Energy, dual_bound
 from provi.families.conditional_gaussian import constrained_factor
 from provi.families.nested import NestedPoint
-from provi.targets.latent_gaussian import LatentGaussian
+from provi.targets.latent.model import AbstractLatentGaussian
 
 _EPS = float(np.finfo(float).eps)
 _LARGEST_DIM, _LARGEST_DESIGN, _LEAST_EVALUATIONS, _WORK = 600, 2**23, 4000, 2e8
@@ -46,14 +46,14 @@ class NodeBrackets:
     proven: bool
 
 
-def provable(target: LatentGaussian) -> bool:
+def provable(target: AbstractLatentGaussian) -> bool:
     """Whether the model is small enough for a proof at every node."""
     dim = target.num_effects
     return dim <= _LARGEST_DIM and dim * target.num_rows <= _LARGEST_DESIGN
 
 
 def nested_bound(
-    target: LatentGaussian, every: NestedPoint, log_prior: np.ndarray, *, confidence: float, seed: int
+    target: AbstractLatentGaussian, every: NestedPoint, log_prior: np.ndarray, *, confidence: float, seed: int
 ) -> PosteriorBound | None:
     """The distance of the mixture `every` from the posterior on its rule; None where the model is too large.
 
@@ -80,7 +80,7 @@ def nested_bound(
     )
 
 
-def node_brackets(target: LatentGaussian, every: NestedPoint, *, confidence: float, seed: int) -> NodeBrackets:
+def node_brackets(target: AbstractLatentGaussian, every: NestedPoint, *, confidence: float, seed: int) -> NodeBrackets:
     """Brackets of the evidence at each node of a rule."""
     count, delta = len(every.log_weights), (1 - confidence) / max(len(every.log_weights), 1)
     lower, upper, own, draws, proven = np.empty(count), np.full(count, np.inf), np.empty(count), 0, True
@@ -118,10 +118,11 @@ class _Coordinates(eqx.Module):
     log_det: Any
     likelihood: Any
     sites: Any
+    offset: Any
 
 
 @eqx.filter_jit
-def _coordinates(target: LatentGaussian, at: NestedPoint) -> _Coordinates:
+def _coordinates(target: AbstractLatentGaussian, at: NestedPoint) -> _Coordinates:
     given = target.conditional(at.nodes)
     covariance = constrained_factor(given, at.sites)
     dim = target.num_effects
@@ -139,11 +140,11 @@ def _coordinates(target: LatentGaussian, at: NestedPoint) -> _Coordinates:
     multiple = jnp.ones_like(centre) if given.weights is None else given.weights
     return _Coordinates(
         rows, precision, root, mean, centre, variance, multiple * found.value, multiple * errors.value,
-        multiple * first, given.log_det, covariance.log_det, given.likelihood, at.sites,
+        multiple * first, given.log_det, covariance.log_det, given.likelihood, at.sites, given.offset,
     )  # fmt: skip
 
 
-def _own_elbo(target: LatentGaussian, at: _Coordinates, point: NestedPoint, error: float) -> float:
+def _own_elbo(target: AbstractLatentGaussian, at: _Coordinates, point: NestedPoint, error: float) -> float:
     """Of N(m + shift, D S D), less its error; the best Gaussian's where nothing was corrected."""
     shift, scale = point.mean_shift, point.scale
     root, mean = scale[:, None] * at.root, at.mean + shift
@@ -162,11 +163,11 @@ def _mean_terms(likelihood: Any, mean: Any, variance: Any, response: Any) -> tup
     return likelihood.moments(mean, variance, response).value, likelihood.moment_errors(mean, variance, response).value
 
 
-def _num_constraints(target: LatentGaussian) -> int:
+def _num_constraints(target: AbstractLatentGaussian) -> int:
     return sum(0 if block.constraint is None else block.constraint.shape[1] for block in target.blocks)
 
 
-def _problem(target: LatentGaussian, at: _Coordinates) -> tuple[RowProblem, Energy, float, float]:
+def _problem(target: AbstractLatentGaussian, at: _Coordinates) -> tuple[RowProblem, Energy, float, float]:
     """The potential in the coordinates of q, its mean, the ELBO and a bound on its rounding."""
     root, dim, count = at.root, len(at.mean), len(at.centre)
     fixed = _num_constraints(target)
@@ -202,7 +203,7 @@ def _problem(target: LatentGaussian, at: _Coordinates) -> tuple[RowProblem, Ener
         curvature_error=relative * norm**2 * heavy * 1e-1,
         gradient_error=relative * norm * heavy * float(np.linalg.norm(at.mean)),
         row_error=relative * np.linalg.norm(at.rows, axis=1) * norm,
-        centre_error=relative * (np.abs(at.rows) @ np.abs(at.mean) + np.abs(np.asarray(target.offset))),
+        centre_error=relative * (np.abs(at.rows) @ np.abs(at.mean) + np.abs(at.offset)),
         largest_weight=float(curve[1]) * top,
         quadratic=curve[0] == curve[1],
         multiples=multiples,

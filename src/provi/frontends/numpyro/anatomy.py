@@ -49,7 +49,8 @@ class NumPyroAnatomy(AbstractAnatomy):
             terms[name] = terms[name] + jnp.sum(bijection.log_abs_det_jacobian(sites[name], site["value"]))
             if family_of(site) == "Normal" and is_unweighted(site):
                 normals[name] = jnp.asarray(core.loc), jnp.asarray(core.scale)
-        return Parts(terms, normals, self._rows([found[name] for name in self.row_sites]))
+        values = {name: found[name]["value"] for name in self.names}
+        return Parts(terms, normals, values, self._rows([found[name] for name in self.row_sites]))
 
     def _rows(self, sites: list[Any]) -> dict[str, Any]:
         """Each word as one vector over all rows; one that must be common to all rows as it comes."""

@@ -10,10 +10,12 @@ import numpy as np
 
 from provi.core.arguments import default_dtype, double_precision
 from provi.core.types import Vector
-from provi.frontends.numpyro.anatomy import core_of, family_of, is_unweighted
+from provi.frontends.numpyro.anatomy import anatomy_of, core_of, family_of, is_unweighted
 from provi.frontends.numpyro.model import NumPyroModel, abstractly, is_subsampled, latent_sites, mask_of, start_value
 from provi.frontends.numpyro.target import AbstractNumPyroTarget, NumPyroFiniteSum, NumPyroTarget, free_coordinates
 from provi.frontends.recognise.glm import linear_model_of
+from provi.frontends.recognise.latent import RecognisedLatentGaussian
+from provi.frontends.recognise.nested import latent_gaussian_of
 from provi.frontends.target import Unravel, coordinate_names
 from provi.targets.assumptions import declare
 from provi.targets.linear_model import AbstractLinearModel
@@ -81,11 +83,13 @@ def from_numpyro(
         _check_masks(program, unravel, vector)
     _check_finite(program, unravel, vector)
     names = coordinate_names(unravel(vector), found.labels)
+    linear = recognise(program, unravel, vector, names)
     fields: dict[str, Any] = {
         "model": program,
         "start": vector,
         "assumptions": assumptions,
-        "recognised": recognise(program, unravel, vector, names),
+        "recognised": linear,
+        "nested": _nested(program, unravel, vector, found.labels) if linear is None else None,
         "unravel": unravel,
         "names": names,
     }
@@ -190,6 +194,11 @@ def _check_finite(program: NumPyroModel, unravel: Unravel, vector: Any) -> None:
         if not fine:
             raise ValueError(f"the log density of site {name!r} is not finite at the start. {remedy}")
     raise ValueError(f"the model's log density ({-float(value)}) or its gradient is not finite at the start. {remedy}")
+
+
+def _nested(model: NumPyroModel, unravel: Unravel, start: Vector, labels: list[str]) -> RecognisedLatentGaussian | None:
+    anatomy = anatomy_of(model, unravel, start)
+    return latent_gaussian_of(anatomy, lambda z: model.potential(unravel(z)), unravel, start, labels)
 
 
 def recognise(

@@ -15,6 +15,7 @@ from provi.frontends.numpyro.model import NumPyroModel, abstractly, deterministi
 from provi.frontends.target import AbstractModelTarget, Unravel, read_values
 from provi.targets.assumptions import Assumptions
 from provi.targets.base import AbstractFiniteSum
+from provi.targets.latent.model import AbstractLatentGaussian
 from provi.targets.linear_model import AbstractLinearModel
 
 _STREAM = 2**31 - 4  # of the seed: not the one that drew the latent sites
@@ -34,6 +35,7 @@ class AbstractNumPyroTarget(AbstractModelTarget):
     start: Vector
     assumptions: Assumptions
     recognised: AbstractLinearModel | None
+    nested: AbstractLatentGaussian | None
     unravel: Unravel = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
 

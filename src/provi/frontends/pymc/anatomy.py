@@ -54,14 +54,19 @@ def anatomy_of(program: PyMCProgram) -> PyMCAnatomy | None:
     pairs = zip(program.free, program.transforms, strict=True)
     normal = [rv for rv, transform in pairs if transform is None and family_of(rv) == "NormalRV"]
     numbers = [program.by_values(rv.owner.op.dist_params(rv.owner)) for rv in normal]
-    graphs = [*terms, *(x for pair in numbers for x in pair), *(x for column in columns.values() for x in column)]
+    own = program.by_values(program.free)
+    rows = [graph for column in columns.values() for graph in column]
+    graphs = [*terms, *(graph for pair in numbers for graph in pair), *own, *rows]
     function = program.of_sites(graphs)
 
     def anatomy(sites: dict[str, Any]) -> Parts:
         outputs = iter(function(sites))
         log_densities = {variable.name: jnp.sum(next(outputs)) for variable in variables}
         normals = {rv.name: (next(outputs), next(outputs)) for rv in normal}
-        return Parts(log_densities, normals, _flat({w: [next(outputs) for _ in c] for w, c in columns.items()}, kind))
+        values = {rv.name: next(outputs) for rv in program.free}
+        return Parts(
+            log_densities, normals, values, _flat({w: [next(outputs) for _ in c] for w, c in columns.items()}, kind)
+        )
 
     return PyMCAnatomy(traced=Traced(anatomy, program.unravel(program.example)), kind=kind)
 

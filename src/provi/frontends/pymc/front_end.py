@@ -13,11 +13,12 @@ import numpy as np
 
 from provi.core.arguments import double_precision
 from provi.core.types import Vector
-from provi.frontends.pymc.anatomy import family_of
+from provi.frontends.pymc.anatomy import anatomy_of, family_of
 from provi.frontends.pymc.graphs import logit_of
 from provi.frontends.pymc.program import PyMCProgram, Traced, in_python, without_compiler
 from provi.frontends.pymc.target import PyMCTarget, free_coordinates
 from provi.frontends.recognise.glm import linear_model_of
+from provi.frontends.recognise.nested import latent_gaussian_of
 from provi.frontends.target import coordinate_names
 from provi.targets.assumptions import declare
 from provi.targets.linear_model import AbstractLinearModel
@@ -82,11 +83,16 @@ def from_pymc(
     _check_density(program, density, vector)
     labels = [_LABELS.get(type(transform).__name__, "free") for transform in program.transforms]
     names = coordinate_names(program.unravel(vector), labels)
+    linear, nested = recognise(program, density, vector, names), None
+    if linear is None:
+        anatomy = anatomy_of(program)
+        nested = latent_gaussian_of(anatomy, lambda z: -density(z), program.unravel, vector, labels)
     return PyMCTarget(
         log_density=density,
         start=vector,
         assumptions=assumptions,
-        recognised=recognise(program, density, vector, names),
+        recognised=linear,
+        nested=nested,
         program=program,
         names=names,
     )

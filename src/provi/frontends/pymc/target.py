@@ -13,6 +13,7 @@ from provi.core.types import Draws, Scalar, Vector
 from provi.frontends.pymc.program import PyMCProgram, Traced, in_jax, in_python
 from provi.frontends.target import AbstractModelTarget, read_values
 from provi.targets.assumptions import Assumptions
+from provi.targets.latent.model import AbstractLatentGaussian
 from provi.targets.linear_model import AbstractLinearModel
 
 
@@ -27,6 +28,7 @@ class PyMCTarget(AbstractModelTarget):
     start: Vector
     assumptions: Assumptions
     recognised: AbstractLinearModel | None
+    nested: AbstractLatentGaussian | None
     program: PyMCProgram = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
 

@@ -13,6 +13,8 @@ class Parts(NamedTuple):
     """log p of each site or potential whose data are not rows, a scalar with any Jacobian, by name."""
     normals: dict[str, tuple[Any, Any]]
     """Location and scale of each free site, among those in `terms`, that is normal entry by entry in its own space."""
+    values: dict[str, Any]
+    """Of the free sites, in their own space."""
     rows: dict[str, Any]
     """Of the data, one vector a word: `data`, `predictor` (a logit, rate or mean), and what else the kind needs."""
 

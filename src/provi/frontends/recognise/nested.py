@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from provi.core.types import Scalar, Vector
 from provi.frontends.recognise.affine import Form, Traced
 from provi.frontends.recognise.anatomy import AbstractAnatomy, Parts
 from provi.frontends.recognise.conditional import ConditionalGLM
+from provi.frontends.recognise.latent import RecognisedLatentGaussian
 from provi.frontends.recognise.pattern import AffineRows, RowPattern, pattern_of
 from provi.frontends.recognise.rows import KINDS, are_data
 from provi.frontends.recognise.sparsity import columns_of_rows
@@ -59,6 +60,19 @@ def conditional_glm_of(
     known = jax.jit(lambda parts: {word: anatomy(parts).rows[word] for word in ("data", *KINDS[kind].known)})(sites)
     valid = are_data(kind, {word: np.asarray(value, np.float64) for word, value in known.items()})
     return found if valid and _agrees(found, potential, start) else None
+
+
+def latent_gaussian_of(
+    anatomy: AbstractAnatomy | None,
+    potential: Callable[[Vector], Scalar],
+    unravel: Unravel,
+    start: Vector,
+    labels: Iterable[str],
+) -> RecognisedLatentGaussian | None:
+    """The same as a latent Gaussian model; `labels`, one a site, say what its free coordinates are called."""
+    found = None if anatomy is None else conditional_glm_of(anatomy, potential, unravel, start)
+    named = dict(zip(unravel.names, labels, strict=True))
+    return None if found is None else RecognisedLatentGaussian(found, start, named)
 
 
 def _assemble(anatomy: AbstractAnatomy, traced: Traced, unravel: Unravel, scales: frozenset[str]) -> ConditionalGLM:

@@ -124,6 +124,7 @@ class StanTarget(AbstractModelTarget):
     """
 
     recognised: ClassVar[None] = None  # nothing is known of a program's shape
+    nested: ClassVar[None] = None
     start: Vector
     assumptions: Assumptions
     program: StanProgram = eqx.field(static=True)

@@ -23,6 +23,18 @@ class SparseRows(eqx.Module):
     values: Any
 
 
+def stacked_rows(parts: list[SparseRows]) -> SparseRows:
+    """Rows under rows, with zeros where some have fewer entries than others."""
+    widest = max(part.index.shape[1] for part in parts)
+
+    def padded(part: SparseRows) -> SparseRows:
+        extra = widest - part.index.shape[1]
+        return SparseRows(jnp.pad(part.index, ((0, 0), (0, extra))), jnp.pad(part.values, ((0, 0), (0, extra))))
+
+    wide = [padded(part) for part in parts]
+    return SparseRows(jnp.concatenate([p.index for p in wide]), jnp.concatenate([p.values for p in wide]))
+
+
 class Pattern(eqx.Module):
     """Where a symmetric matrix has entries: pairs with row >= column, the diagonal among them."""
 
