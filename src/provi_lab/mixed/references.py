@@ -114,23 +114,27 @@ def scalars(problem: Problem, draws: dict[str, np.ndarray]) -> dict[str, np.ndar
 
 def describe(x: np.ndarray) -> dict[str, float]:
     """Moments and quantiles of one quantity, with their Monte-Carlo errors (Vehtari et al. 2021)."""
-    from arviz_stats.base import array_stats
-
-    error, ess = (functools.partial(f, x, chain_axis=0, draw_axis=1) for f in (array_stats.mcse, array_stats.ess))
+    stats = _statistics()
+    error, ess = (functools.partial(f, x, chain_axis=0, draw_axis=1) for f in (stats.mcse, stats.ess))
     row = {"mean": x.mean(), "sd": x.std(ddof=1), "mcse_mean": error(method="mean"), "mcse_sd": error(method="sd")}
     for p in PROBABILITIES:
         row[f"q{round(100 * p)}"] = np.quantile(x, p)
         row[f"mcse_q{round(100 * p)}"] = error(method="quantile", prob=p)
-    row |= {"ess_bulk": ess(method="bulk"), "rhat": array_stats.rhat(x, chain_axis=0, draw_axis=1)}
+    row |= {"ess_bulk": ess(method="bulk"), "rhat": stats.rhat(x, chain_axis=0, draw_axis=1)}
     return {name: float(f"{float(value):.7g}") for name, value in row.items()}
 
 
 def least_ess(problem: Problem, draws: dict[str, np.ndarray]) -> float:
     """The smallest bulk effective sample size of the reported quantities."""
-    from arviz_stats.base import array_stats
+    stats, quantities = _statistics(), scalars(problem, draws).values()
+    return min(float(stats.ess(x, chain_axis=0, draw_axis=1, method="bulk")) for x in quantities)
 
-    quantities = scalars(problem, draws).values()
-    return min(float(array_stats.ess(x, chain_axis=0, draw_axis=1, method="bulk")) for x in quantities)
+
+def _statistics() -> Any:
+    """ArviZ's estimators for arrays."""
+    from arviz_stats import base
+
+    return vars(base)["array_stats"]
 
 
 def run_until(problem: Problem, chosen: Sampler, seed: int, enough: float, often: int = 1) -> tuple[Run, float]:
