@@ -9,6 +9,7 @@ within 0.05 sd, sds within 5%, quantiles of the scales within Monte-Carlo error,
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,16 +29,17 @@ _QUANTILE = 0.05
 """Sds below which a quantile's error is not counted, however small its Monte-Carlo error is."""
 
 
-def fit_twice(problem: Problem) -> tuple[Any, float, float]:
-    """The fit, and the seconds of a first and a second one, their targets made anew."""
+def fit_twice(problem: Problem) -> tuple[Any, Row]:
+    """The fit, and the seconds of a first and a second one, their targets made anew; of the clock and the processor."""
     import provi
 
-    seconds, fit = [], None
-    for _ in range(2):
-        began = time.perf_counter()
+    times, fit = {}, None
+    for name in ("first", "second"):
+        clock, processor = time.perf_counter(), time.process_time()
         fit = provi.fit(problem.target(), tol=0.01, seed=0, progress=False)
-        seconds.append(time.perf_counter() - began)
-    return fit, seconds[0], seconds[1]
+        times[f"seconds_{name}"] = time.perf_counter() - clock
+        times[f"cpu_seconds_{name}"] = time.process_time() - processor
+    return fit, times | {"load_average": round(os.getloadavg()[0], 2)}
 
 
 def judge(problem: Problem, reference: Row, posterior: Any) -> list[Row]:
@@ -110,13 +112,13 @@ def faults(rows: Sequence[Row]) -> list[str]:
 
 def compare(problem: Problem, reference: Row) -> Row:
     """The fit of one problem and what is to be said of it."""
-    fit, first, second = fit_twice(problem)
+    fit, times = fit_twice(problem)
     rows = judge(problem, reference, fit.posterior)
     short = reference["nuts"]["short"]
     nuts = [x for x in short.values() if isinstance(x, dict)]
     compiled = min(x["second"]["seconds"] for x in nuts)
-    result: Row = {"problem": problem.name, "outcome": str(getattr(fit, "outcome", "")), "seconds_first": first}
-    result |= {"seconds_second": second, "nuts_seconds_first": min(x["first"]["seconds"] for x in nuts)}
+    result: Row = {"problem": problem.name, "outcome": str(getattr(fit, "outcome", "")), **times}
+    result["nuts_seconds_first"] = min(x["first"]["seconds"] for x in nuts)
     result |= {"nuts_seconds_second": compiled, "nuts_as_called": short["as_called_seconds"]}
     result |= {"evidence": _bracket(fit), "certificate": _certificate(fit)}
     effects = judge_effects(problem, reference, fit.posterior)

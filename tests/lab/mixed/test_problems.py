@@ -47,7 +47,7 @@ def test_there_is_a_reference_of_each(problem):
     names = {*problem.fixed, *problem.hyperparameters}
     assert names < set(kept["quantities"]) and set(problem.blocks) == set(kept["effects"])
     for quantity in kept["quantities"].values():
-        assert quantity["rhat"] < 1.01 and quantity["mcse_mean"] < 0.02 * quantity["sd"]
+        assert quantity["rhat"] < 1.01 and quantity["mcse_mean"] < 0.03 * quantity["sd"]
 
 
 @pytest.mark.slow
