@@ -31,7 +31,7 @@ from provi.families.conditional_gaussian import Constrained, constrained_factor
 from provi.targets.latent.model import AbstractLatentGaussian
 from provi.targets.latent_gaussian import Conditional
 
-NODES = {1: 9, 2: 7}
+NODES = {1: 7, 2: 7}
 """Of the quadrature, a dimension; blocks of more dimensions are drawn."""
 
 
