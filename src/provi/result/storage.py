@@ -22,7 +22,6 @@ from provi.result.fit import Estimate, Fit
 from provi.result.nested import NestedPosterior
 from provi.result.posterior import Posterior
 from provi.runtime.record import History, Outcome
-from provi.targets.latent_gaussian import LatentGaussian
 from provi.targets.priors import GaussianPrior
 
 _FORMAT = "provi-fit-1"
@@ -100,9 +99,10 @@ def _describe(family: AbstractFamily) -> dict[str, Any]:
 
 def _nested(target: Any, path: Any) -> tuple[NestedGaussian, Any]:
     """Of a latent Gaussian model, whose mixtures have no meaning without it."""
-    if not isinstance(target, LatentGaussian):
+    model = None if target is None else target.latent_gaussian()
+    if model is None:
         raise ValueError(f"{path} is a nested fit, which needs its model: provi.load(path, target=target).")
-    return NestedGaussian(target), jax.tree.structure(NestedPoint(*range(7)))
+    return NestedGaussian(model), jax.tree.structure(NestedPoint(*range(7)))
 
 
 def _family(spec: dict[str, Any], file: Any) -> tuple[AbstractFamily, Any]:
