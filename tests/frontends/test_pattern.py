@@ -26,7 +26,7 @@ ROWS = {
 def test_the_jacobian_by_colours(name):
     function, shape, colours = ROWS[name]
     zero = jnp.zeros(shape)
-    found = pattern_of(columns_of_rows(lambda _, z: function(z), (), zero), shape)
+    found = pattern_of(columns_of_rows(lambda _, parts: function(parts["z"]), (), {"z": zero})["z"], shape)
     assert found is not None and found.num_colours == colours
     _, push = jax.linearize(function, zero)
     values = found.values(jax.vmap(lambda v: push(v.reshape(shape)))(found.directions()))

@@ -37,7 +37,7 @@ ALL = {
 @pytest.mark.parametrize("name", FEW)
 def test_few_columns_and_all_that_the_jacobian_has(name):
     function, shape, most = FEW[name]
-    found = columns_of_rows(function, jnp.asarray(1.5), jnp.zeros(shape))
+    found = columns_of_rows(lambda s, parts: function(s, parts["z"]), jnp.asarray(1.5), {"z": jnp.zeros(shape)})["z"]
     assert found is not None and found.shape == (N, most)
     jacobian = jax.jacobian(lambda z: function(jnp.asarray(1.5), z.reshape(shape)))(jnp.zeros(np.prod(shape)))
     for row, columns in zip(np.asarray(jacobian), found, strict=True):
@@ -47,4 +47,14 @@ def test_few_columns_and_all_that_the_jacobian_has(name):
 @pytest.mark.parametrize("name", ALL)
 def test_everything_else_is_full(name):
     function, shape = ALL[name]
-    assert columns_of_rows(function, jnp.asarray(1.5), jnp.zeros(shape)) is None
+    found = columns_of_rows(lambda s, parts: function(s, parts["z"]), jnp.asarray(1.5), {"z": jnp.zeros(shape)})
+    assert found == {"z": None}
+
+
+def test_several_vectors():
+    """Each by itself: one that all rows have does not spoil another."""
+    parts = {"a": jnp.zeros(LEVELS), "b": jnp.zeros((2, 20)), "c": jnp.zeros(())}
+    found = columns_of_rows(lambda s, z: s * z["a"][GROUPS] + X @ z["b"].sum(1) + z["c"], jnp.asarray(1.5), parts)
+    assert found["b"] is None
+    np.testing.assert_array_equal(found["a"], GROUPS[:, None])
+    np.testing.assert_array_equal(found["c"], np.zeros((N, 1)))

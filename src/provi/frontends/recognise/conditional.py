@@ -71,8 +71,8 @@ class ConditionalGLM(eqx.Module):
     scales: Unravel = eqx.field(static=True)
     """Those of theta, and below those of z."""
     effects: Unravel = eqx.field(static=True)
-    normal: frozenset[str] = eqx.field(static=True)
-    """The sites of z that are normal given their parents."""
+    generations: tuple[tuple[str, ...], ...] = eqx.field(static=True)
+    """The sites of z that are normal given their parents, which are in earlier generations."""
     all_normal: bool = eqx.field(static=True)
     """Whether nothing that is left of the prior depends on z."""
     predictor_rows: AffineRows
@@ -130,15 +130,21 @@ class ConditionalGLM(eqx.Module):
     def sites(self, theta: Scales, parts: dict[str, Any]) -> tuple[dict[str, Any], Scalar]:
         """The free coordinates by site at theta and v, which is given by site, and log |dz/dv|.
 
-        The sites are found one by one: each one's location may be any affine function of those before it.
+        One generation after another: a location may be any affine function of the sites before it.
         """
         given, stretch = self.scales(theta) | parts, jnp.zeros((), theta.dtype)
-        for name in self.unravel.names:
-            if name in self.normal:
-                loc, scale = (jnp.broadcast_to(x, given[name].shape) for x in self.anatomy(given).normals[name])
+        for generation in self.generations:
+            numbers = self.anatomy(given).normals
+            for name in generation:
+                loc, scale = (jnp.broadcast_to(x, given[name].shape) for x in numbers[name])
                 given[name] = loc + scale * given[name]
                 stretch = stretch + jnp.sum(jnp.log(scale))
         return given, stretch
+
+    @property
+    def normal(self) -> frozenset[str]:
+        """The sites of all generations."""
+        return frozenset(name for generation in self.generations for name in generation)
 
     def _entries(self, rows: AffineRows, function: Any, theta: Scales) -> tuple[Entries, Any]:
         """The rows of an affine function of v as rows over u, and what else it returns."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from provi.core.bordered import Bordered
 from provi.core.types import Vector
-from provi.frontends.recognise.conditional import ConditionalGLM, Entries, GivenScales
+from provi.frontends.recognise.conditional import ConditionalGLM, Entries
 from provi.frontends.recognise.pattern import RowPattern
 from provi.targets.latent.blocks import AbstractBlock, SparseRows
 from provi.targets.latent.layout import Layout, choose_layout
@@ -89,8 +89,8 @@ class RecognisedLatentGaussian(AbstractLatentGaussian):
         """`start`: in the package's free coordinates. `labels`: of the scales; "log" where one is positive."""
         self.glm, self.start = glm, np.asarray(start, np.float64)[_places(glm, glm.scales.names)]
         self.labels = tuple((name, labels[name]) for name in glm.scales.names)
-        given = _at(glm, jnp.asarray(self.start, start.dtype))
-        self.likelihood, self.response = given.likelihood, np.asarray(given.response, np.float64)
+        self.likelihood, response = _likelihood(glm, jnp.asarray(self.start, start.dtype))
+        self.response = np.asarray(response, np.float64)
         self.weights, self.constant = None, np.asarray(0.0)
         sites = list(zip(glm.effects.names, glm.effects.shapes, glm.predictor_rows.patterns, strict=True))
         few = tuple(SiteBlock(name, shape, pattern) for name, shape, pattern in sites if pattern is not None)
@@ -221,8 +221,9 @@ class RecognisedLatentGaussian(AbstractLatentGaussian):
 
 
 @eqx.filter_jit
-def _at(glm: ConditionalGLM, theta: Vector) -> GivenScales:
-    return glm.conditional(theta)
+def _likelihood(glm: ConditionalGLM, theta: Vector) -> tuple[AbstractLikelihood, Any]:
+    given = glm.conditional(theta)
+    return given.likelihood, given.response
 
 
 def _places(glm: ConditionalGLM, names: tuple[str, ...]) -> np.ndarray:

@@ -88,11 +88,21 @@ def _assemble(anatomy: AbstractAnatomy, traced: Traced, unravel: Unravel, scales
         unravel=unravel,
         scales=Unravel(tuple(held), tuple(held.values())),
         effects=Unravel(tuple(free), tuple(free.values())),
-        normal=normal,
+        generations=_generations(traced, normal, unravel.names),
         all_normal=all(form == Form.CONSTANT for form in rest) and normal == frozenset(free),
         predictor_rows=full,
         effect_rows=full,
     )
+
+
+def _generations(traced: Traced, normal: frozenset[str], order: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """The normal sites, each after all those that its location depends on; the fewest groups."""
+    dependent = {name: traced.forms({name}).normals for name in normal}
+    found: dict[str, int] = {}
+    for name in (name for name in order if name in normal):  # parents come first
+        above = [found[other] for other in found if dependent[other][name][0] != Form.CONSTANT]
+        found[name] = max(above, default=-1) + 1
+    return tuple(tuple(n for n in found if found[n] == k) for k in range(max(found.values(), default=-1) + 1))
 
 
 def _with_patterns(found: ConditionalGLM) -> ConditionalGLM:
@@ -122,15 +132,8 @@ def _with_patterns(found: ConditionalGLM) -> ConditionalGLM:
 
 def _patterns(function: Callable, theta: Any, parts: dict[str, Any]) -> dict[str, RowPattern | None]:
     """Of each site, what the rows that `function` gives have of it."""
-    found = {}
-    for name, part in parts.items():
-        others = {other: value for other, value in parts.items() if other != name}
-
-        def rows(held: Any, part: Any, name: str = name) -> Any:
-            return function(held[0], held[1] | {name: part})
-
-        found[name] = pattern_of(columns_of_rows(rows, (theta, others), part), part.shape)
-    return found
+    columns = columns_of_rows(function, theta, parts)
+    return {name: pattern_of(columns[name], part.shape) for name, part in parts.items()}
 
 
 def _agrees(found: ConditionalGLM, potential: Callable[[Vector], Scalar], start: Vector) -> bool:

@@ -16,7 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 
-from provi.targets.convexity.trace import constants, host
+from provi.targets.convexity.facts import moved
+from provi.targets.convexity.trace import constants as computed
+from provi.targets.convexity.trace import host
 
 MOST_ENTRIES = 8
 """Of a row; what has more is taken as full."""
@@ -42,15 +44,26 @@ _MOVES = set("broadcast_in_dim copy dynamic_slice expand_dims gather reshape rev
 _ENTRYWISE = set("add add_any sub mul div neg exp log convert_element_type copy integer_pow square select_n".split())
 
 
-def columns_of_rows(function: Callable[[Any, Any], Any], held: Any, vector: Any) -> np.ndarray | None:
-    """The places in `vector` that each entry of `function(held, vector)` may depend on, (N, k); `None` if too many."""
-    closed = jax.make_jaxpr(function)(held, vector)
-    places = np.arange(np.size(vector)).reshape(*np.shape(vector), 1)
-    inputs: Sequence[_Seen] = [*[_Whole.HELD] * (len(closed.jaxpr.invars) - 1), places]
-    (found,) = _run(closed.jaxpr, [_Known(value) for value in closed.consts], inputs)
-    if isinstance(found, np.ndarray):
-        return found
-    return None if found == _Whole.FULL else np.full((*closed.out_avals[0].shape, 1), -1)
+def columns_of_rows(
+    function: Callable[[Any, dict[str, Any]], Any], held: Any, vectors: dict[str, Any]
+) -> dict[str, np.ndarray | None]:
+    """Of each of the `vectors`, the places that entries of `function(held, vectors)` may depend on, (N, k).
+
+    `None` where they are too many.
+    """
+    closed, names = jax.make_jaxpr(function)(held, vectors), sorted(vectors)  # the order of a dictionary's leaves
+    constants = [_Known(value) for value in closed.consts]
+    found: dict[str, np.ndarray | None] = {}
+    for name in vectors:
+        inputs: list[Any] = [_Whole.HELD] * len(closed.jaxpr.invars)
+        shape = np.shape(vectors[name])
+        inputs[len(inputs) - len(names) + names.index(name)] = np.arange(np.size(vectors[name])).reshape(*shape, 1)
+        (seen,) = _run(closed.jaxpr, constants, inputs)
+        if isinstance(seen, np.ndarray):
+            found[name] = seen
+        else:
+            found[name] = None if seen == _Whole.FULL else np.full((*closed.out_avals[0].shape, 1), -1)
+    return found
 
 
 def _run(program: Any, known_before: Sequence[_Seen], inputs: Sequence[_Seen]) -> list[_Seen]:
@@ -72,7 +85,7 @@ def _apply(equation: Any, given: list[_Seen]) -> list[_Seen]:
         inner = equation.params["jaxpr"]
         return _run(inner.jaxpr, [_Known(value) for value in inner.consts], given)
     if all(isinstance(x, _Known) for x in given):
-        return [_Known(x) for x in constants(equation, [host(x.value) for x in given if isinstance(x, _Known)])]
+        return [_Known(x) for x in computed(equation, [host(x.value) for x in given if isinstance(x, _Known)])]
     if not any(isinstance(x, np.ndarray) or x == _Whole.FULL for x in given):
         return [_Whole.HELD] * count
     if any(x is _Whole.FULL for x in given):
@@ -98,12 +111,14 @@ def _move(equation: Any, given: list[_Seen]) -> list[_Seen]:
     if not isinstance(table, np.ndarray) or not all(isinstance(x, _Known) for x in where):
         return [_Whole.FULL] * len(equation.outvars)
     flat = np.concatenate([table.reshape(-1, table.shape[-1]), np.full((1, table.shape[-1]), -1)])
-    numbers = jnp.arange(len(flat) - 1).reshape(table.shape[:-1])
-    known = (jnp.asarray(x.value) for x in where if isinstance(x, _Known))
+    numbers = np.arange(len(flat) - 1).reshape(table.shape[:-1])
+    known = [host(x.value) for x in where if isinstance(x, _Known)]
+    by_numpy = moved(equation.primitive.name, equation.params, numbers, equation.outvars[0].aval.shape, known)
+    if by_numpy is not None:
+        return [flat[by_numpy]]
     outside = {"fill_value": -1} if equation.primitive.name == "gather" else {}
-    found = equation.primitive.bind(numbers, *known, **(equation.params | outside))
-    moved = found if equation.primitive.multiple_results else [found]
-    return [flat[np.asarray(x)] for x in moved]
+    found = equation.primitive.bind(jnp.asarray(numbers), *map(jnp.asarray, known), **(equation.params | outside))
+    return [flat[np.asarray(x)] for x in (found if equation.primitive.multiple_results else [found])]
 
 
 def _spread(table: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
