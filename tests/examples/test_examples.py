@@ -113,14 +113,12 @@ def check_eight_schools(found, printed, out):
     mean_mu, mean_tau = p @ centre, p @ tau[:, 0]
     sd_mu = np.sqrt(p @ (1 / precision + centre**2) - mean_mu**2)
     rows = found["summary"].to_dict()
-    assert abs(rows["mu"]["mean"] - mean_mu) < 0.2 * sd_mu
-    assert rows["mu"]["sd"] == pytest.approx(sd_mu, rel=0.1)
-    # A Gaussian in log(tau) is not the posterior's shape: near, not equal.
-    assert rows["tau"]["mean"] == pytest.approx(mean_tau, rel=0.25)
+    assert abs(rows["mu"]["mean"] - mean_mu) < 0.02 * sd_mu
+    assert rows["mu"]["sd"] == pytest.approx(sd_mu, rel=0.02)
+    assert rows["tau"]["mean"] == pytest.approx(mean_tau, rel=0.02)
     assert rows["tau"]["low"] > 0
     assert sum(name.startswith("theta[") for name in rows) == 8
-    assert "Not certified" in printed
-    assert f"k-hat {found['fit'].diagnose().pareto_k:.2f}" in printed
+    assert "log evidence in" in printed and "tau: " in printed
 
 
 CHECKS = {name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")}

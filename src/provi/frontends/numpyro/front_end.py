@@ -53,6 +53,11 @@ def from_numpyro(
     `Poisson(exp(...))`, or `Normal` with known scales) and their predictors are affine in the latent sites, as proven
     from the traced program. Then its constants are proven, and `provi.fit` certifies deterministically.
 
+    It is recognised as a latent Gaussian model when that holds given a few scales (at most 6 free coordinates: standard
+    deviations, noise, concentrations, correlations), which may enter as they like: random effects centred or not,
+    walks, Gaussian processes; the likelihood may also be `NegativeBinomial2`. Then `provi.fit` integrates the scales
+    numerically and brackets the evidence at each of their values by a proof.
+
     A plate with `subsample_size` is used whole. If it is the only one and no latent site is inside it, the target is a
     sum over its rows, for algorithms that take mini-batches of a size of their own.
 

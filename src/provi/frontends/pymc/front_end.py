@@ -58,6 +58,11 @@ def from_pymc(
     the program, and there is no `Potential`. Then its constants are proven, and `provi.fit` certifies
     deterministically.
 
+    It is recognised as a latent Gaussian model when that holds given a few scales (at most 6 free coordinates: standard
+    deviations, noise, concentrations, correlations), which may enter as they like: random effects centred or not,
+    walks, Gaussian processes; the likelihood may also be `NegativeBinomial` with `mu` and `alpha`. Then `provi.fit`
+    integrates the scales numerically and brackets the evidence at each of their values by a proof.
+
     **Arguments:**
 
     - `model`: a `pymc.Model`. Discrete free variables are refused, by name, and mini-batches.

@@ -12,6 +12,7 @@ import numpy as np
 from provi.core.arguments import double_precision
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.pareto import SMALL_ERROR
+from provi.families import Gaussian
 from provi.fit import fit
 from provi.frontends import from_numpyro, from_pymc, from_stan
 from provi.report.style import INK, PALETTE
@@ -136,7 +137,8 @@ def _compare(problem: Model, front_ends: Any, nuts: dict[str, np.ndarray], seed:
     found, reference, points = [], None, None
     for front_end in front_ends:
         target = target_of(problem, front_end)
-        result = fit(target, tol=0.01, seed=seed)
+        # The family is named, for the hierarchical models would be integrated over their scales otherwise.
+        result = fit(target, Gaussian(target.dim), tol=0.01, seed=seed)
         # The points of all front-ends are the first one's: coordinates and their order are the same.
         points = result.posterior.sample(50, seed) if points is None else points
         values = np.asarray(jax.jit(jax.vmap(target.potential))(points))
@@ -196,7 +198,7 @@ def _parameters(each: Comparison) -> list[Row]:
 def _setting(chains: int, length: int) -> str:
     return (
         f"Rubin's eight schools (non-centred), a logistic regression with 10 groups (600 rows) and a Poisson "
-        f"regression (300 rows), each written in three languages and fitted by `provi.fit(target, tol=0.01)` with a "
+        f"regression (300 rows), each written in three languages and fitted by `provi.fit(target, Gaussian(dim), tol=0.01)`, a "
         f"full Gaussian in the unconstrained coordinates, which are the same in all three; compared in the models' own "
         f"parameters, deterministic ones included, by {_DRAWS} draws of q. NUTS: NumPyro's, {chains} "
         f"chains of {length} draws after 1000, target acceptance 0.95. Errors of means are in sds of NUTS, errors of "
