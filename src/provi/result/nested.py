@@ -161,6 +161,7 @@ class NestedPosterior(Posterior):
         notes = (f"Random effects are in posterior.effects: {listed}.",) if listed else ()
         return dataclasses.replace(found, notes=(*notes, *content_note(self, probability)))
 
+    @double_precision
     def interval(self, probability: float = 0.94) -> np.ndarray:
         """Central intervals of the free coordinates, shape (dim, 2): quantiles of the mixture."""
         if not 0 < probability < 1:
