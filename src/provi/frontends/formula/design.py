@@ -18,7 +18,7 @@ _LISTED = 4
 
 @dataclasses.dataclass(frozen=True)
 class NewRows:
-    """A new table in the encoding of a `Design`; an index is -1 where a level is new.
+    """A new table in the encoding of a `Design`; an index is negative where a level is new.
 
     - `unseen`: the levels that are new, by the name of the term. - `trials`: None without any.
     """
@@ -82,7 +82,7 @@ class Design:
 
 
 def read_design(
-    formula: str,
+    formula: Any,
     data: Any,
     *,
     weights: Any = None,
@@ -143,10 +143,15 @@ def _weights(weights: Any, rows: Rows) -> np.ndarray:
 
 
 def _check_constant(fixed: np.ndarray, encoding: Encoding) -> None:
-    """A column that does not vary is told from the intercept by the prior alone: it is refused by name."""
+    """A column that does not vary is told from the intercept by the prior alone: it is refused by name.
+
+    Not so a combination of levels that does not occur, a:b, whose effect keeps its prior.
+    """
     for place, name in enumerate(encoding.names):
         column = fixed[:, place]
         if name == "Intercept" or len(column) < 2 or np.ptp(column) > 0:
+            continue
+        if column[0] == 0 and ":" in name:
             continue
         if column[0] == 0 or "Intercept" in encoding.names:
             raise ValueError(f"{name!r} is constant, {column[0]:g} in all {len(column)} rows: leave it out.")

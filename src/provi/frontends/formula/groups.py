@@ -28,7 +28,7 @@ class Factor:
         return tuple(level_text(level) for level in self.levels)
 
     def index(self, frame: Any) -> np.ndarray:
-        """For each row of a table the place of its level; -1 for a level that is new."""
+        """For each row of a table the place of its level; -1, -2, ... for levels that are new, the first, the second."""
         known, codes = self._coded
         found = np.zeros(len(frame), np.int64)
         new = np.zeros(len(frame), bool)
@@ -37,7 +37,9 @@ class Factor:
             new |= place < 0
             found = found * len(levels) + place
         place = np.clip(np.searchsorted(codes, found), 0, len(codes) - 1)
-        return np.where(new | (codes[place] != found), -1, place)
+        new |= codes[place] != found
+        place[new] = -1 - frame.loc[new, list(self.columns)].groupby(list(self.columns), sort=False).ngroup()
+        return place
 
     @property
     def _coded(self) -> tuple[list[list[Any]], np.ndarray]:

@@ -15,6 +15,7 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 STRUCTURED = ("rw1", "rw2", "ar1", "seasonal", "besag", "bym2", "gp")
 """Functions that stand for a latent Gaussian vector with a structure of its own."""
@@ -89,7 +90,7 @@ class ParsedFormula:
     response_names: tuple[str, ...]
 
 
-def parse_formula(text: str) -> ParsedFormula:
+def parse_formula(text: Any) -> ParsedFormula:
     """Take a formula apart; a `FormulaError` says in one line what is wrong, and where."""
     if not isinstance(text, str):
         raise TypeError(f"formula must be a text such as 'y ~ x + (1 | g)', not {type(text).__name__}.")
