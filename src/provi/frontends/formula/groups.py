@@ -28,7 +28,7 @@ class Factor:
         return tuple(level_text(level) for level in self.levels)
 
     def index(self, frame: Any) -> np.ndarray:
-        """For each row of a table the place of its level; -1, -2, ... for levels that are new, the first, the second."""
+        """For each row of a table the place of its level; -1 for the first level that is new, -2 for the second, ..."""
         known, codes = self._coded
         found = np.zeros(len(frame), np.int64)
         new = np.zeros(len(frame), bool)

@@ -56,6 +56,8 @@ class MixedModel(BaseEstimator):
         graphs: Any = None,
         namespace: Any = None,
         tol: Any = 0.01,
+        confidence: Any = 0.99,
+        budget: Any = None,
         progress: Any = False,
         random_state: Any = 0,
     ):
@@ -69,7 +71,7 @@ class MixedModel(BaseEstimator):
         - `weights`: the name of a column, or one number a row: how often a row counts.
         - `graphs`: edges of `besag(region)` and `bym2(region)`, `{"region": pairs}`.
         - `namespace`: functions and variables of yours that the formula uses, `{"knots": [1, 2]}`.
-        - `tol`: nats; see `provi.fit`.
+        - `tol`, `confidence`, `budget`: those of `provi.fit`.
         """
         self.formula = formula
         self.data = data
@@ -79,6 +81,8 @@ class MixedModel(BaseEstimator):
         self.graphs = graphs
         self.namespace = namespace
         self.tol = tol
+        self.confidence = confidence
+        self.budget = budget
         self.progress = progress
         self.random_state = random_state
 
@@ -94,7 +98,9 @@ class MixedModel(BaseEstimator):
             warnings.warn(f"{rows.words}.", UserWarning, stacklevel=2)
         target = self.assembly_.target()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.fit_ = fit(target, tol=self.tol, seed=seed, progress=bool(self.progress))
+        self.fit_ = fit(
+            target, tol=self.tol, confidence=self.confidence, budget=self.budget, seed=seed, progress=self.progress
+        )
         self.certificate_ = self.fit_.certificate
         if self.fit_.outcome not in (Outcome.TOLERANCE, Outcome.CONDITIONAL):
             warnings.warn(

@@ -218,8 +218,8 @@ def _labels(response: Response) -> tuple[np.ndarray, tuple[Any, Any]]:
     if response.positive is None:
         if len(levels) > 2:
             raise ValueError(
-                f"The response {name!r} has {len(levels)} classes ({listed}); bernoulli takes two. Name the one that is 1, "
-                f"{name}[{level_text(levels[-1])}] ~ ..., or take another family."
+                f"The response {name!r} has {len(levels)} classes ({listed}); bernoulli takes two. Name the one that "
+                f"is 1, {name}[{level_text(levels[-1])}] ~ ..., or take another family."
             )
         return (response.values == levels[1]).astype(float), (levels[0], levels[1])
     texts = [level_text(level) for level in levels]
@@ -237,7 +237,7 @@ def _categories(response: Response) -> tuple[np.ndarray, tuple[Any, ...]]:
             f"The response {response.name!r} holds texts, whose order is not known: make it an ordered pandas "
             f"Categorical or numbers."
         )
-    levels = tuple(response.levels or sorted(set(response.values.tolist())))
+    levels: tuple[Any, ...] = tuple(response.levels or sorted(set(response.values.tolist())))
     if len(levels) < 2:
         raise ValueError(f"The response {response.name!r} has one category only, {level_text(levels[0])!r}.")
     if len(levels) > 30:

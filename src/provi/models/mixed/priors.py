@@ -5,9 +5,9 @@ With $s_y$ the standard deviation of a Gaussian response and 1 for other familie
 - slopes $N(0, (2.5 s_y/s_x)^2)$; the intercept, at the covariates' means, $N(c, (2.5 s_y)^2)$, c where the data lie;
 - standard deviations of effects half-normal with the scale of the slope's prior; correlations LKJ(2).
 
-These are those of rstanarm and Bambi, but for c, the logarithm of the mean rate of counts and survival times. The target
-has Gaussian priors with mean zero: with columns $x - \bar x$ and the prior means b, its predictor is $(x - \bar x)'(b +
-\delta)$, and b goes into the offset.
+These are those of rstanarm and Bambi, but for c, the logarithm of the mean rate of counts and survival times. The
+target has Gaussian priors with mean zero: with columns $x - \bar x$ and the prior means b, its predictor is
+$(x - \bar x)'(b + \delta)$, and b goes into the offset.
 """
 
 import dataclasses
@@ -160,8 +160,8 @@ def _normal(name: str, prior: Any, mean: float) -> tuple[float, float]:
     if isinstance(prior, int | float) and not isinstance(prior, bool) and 0 < prior < np.inf:
         return mean, float(prior)
     raise ValueError(
-        f"The prior of {name!r} must be a positive number, its standard deviation, or provi.targets.latent.Normal(mean, "
-        f"sd), not {prior!r}."
+        f"The prior of {name!r} must be a positive number, its standard deviation, or "
+        f"provi.targets.latent.Normal(mean, sd), not {prior!r}."
     )
 
 
