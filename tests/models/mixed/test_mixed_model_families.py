@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from provi.models.mixed.families import FAMILIES, draw_response, family_name, mean_response, read_observed
 from provi.frontends.formula.response import Response
+from provi.models.mixed.families import FAMILIES, draw_response, family_name, mean_response, read_observed
 
 ETA = np.array([[-1.0, 0.3, 1.2]])
 NUMBERS = {

@@ -2,88 +2,89 @@
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from scipy.special import ndtri
 
 from provi.frontends.formula.groups import level_text
 from provi.frontends.formula.tables import pandas_module
 from provi.models.mixed.assembly import Assembly
-from provi.models.mixed.prediction import Draws
+from provi.models.mixed.priors import FixedEffects
+from provi.result.nested import Marginal
 from provi.result.summary import Summary
+from provi.targets.latent.blocks import SparseRows
 
-_DRAWS, _SEED, _NUMBERS = 10_000, 0, 2**26
+_MOST_EXACT = 500
+"""Effects whose intervals are quantiles of the mixture; of more they are taken as Gaussian."""
 
 
 def summarise(posterior: Any, assembly: Assembly, probability: float = 0.94) -> Summary:
     """Fixed effects as in the formula, then scales, correlations and the numbers of the likelihood.
 
-    Exact marginals of the mixture; an intercept or a cut point at x = 0 is computed from draws where the target has it
-    at the covariates' means.
+    The intercept, and cut points, are those at x = 0; the target has them at the covariates' means.
     """
+    check_probability(probability)
+    fixed, rows = assembly.priors.fixed, {}
+    for k, name in enumerate(fixed.names):
+        rows[name] = _row(posterior.fixed[fixed.target_names[k]], probability, fixed.mean[k])
+    for name, marginal in posterior.hyperparameters.items():
+        rows[name] = _row(marginal, probability)
+    moved = ["Intercept"] if fixed.intercept is not None else [name for name in rows if name.startswith("cutpoint[")]
+    for name in moved if fixed.centre.any() else ():
+        rows[name] = _row(_at_zero(posterior, fixed, name), probability)
+    table = np.asarray(list(rows.values())).reshape(-1, 4)
+    return Summary(tuple(rows), table[:, 0], table[:, 1], table[:, 2:], probability)
+
+
+def check_probability(probability: float) -> None:
+    """That of an interval."""
     if not 0 < probability < 1:
         raise ValueError(f"probability must lie between 0 and 1, not {probability}.")
-    fixed, tails = assembly.priors.fixed, ((1 - probability) / 2, (1 + probability) / 2)
-    drawn = _moved(posterior, assembly)
-    names, rows = [], []
-    for k, name in enumerate(fixed.names):
-        names.append(name)
-        if name in drawn:
-            rows.append(_row(drawn[name], tails))
-        else:
-            rows.append(_marginal(posterior.fixed[fixed.target_names[k]], tails, fixed.mean[k]))
-    for name, marginal in posterior.hyperparameters.items():
-        names.append(name)
-        rows.append(_row(drawn[name], tails) if name in drawn else _marginal(marginal, tails))
-    table = np.asarray(rows).reshape(-1, 4)
-    notes = (f"From draws: {', '.join(drawn)}. The other rows are exact for the fit.",) if drawn else ()
-    return Summary(tuple(names), table[:, 0], table[:, 1], table[:, 2:], probability, notes)
 
 
-def _moved(posterior: Any, assembly: Assembly) -> dict[str, np.ndarray]:
-    """Draws of what is at x = 0 in the formula and at the covariates' means in the target."""
-    fixed, ordinal = assembly.priors.fixed, assembly.observed.family == "ordinal"
-    if not fixed.centre.any() or not (ordinal or fixed.intercept is not None):
-        return {}
-    size = sum(len(group.factor.levels) * len(group.effects) for group in assembly.design.groups) + len(fixed.names)
-    num_draws = int(np.clip(_NUMBERS // max(size, 1), 100, _DRAWS))
-    draws = Draws(posterior.draws(num_draws, _SEED), fixed, num_draws)
-    if not ordinal:
-        assert fixed.intercept is not None
-        return {"Intercept": fixed.original(draws.delta)[:, fixed.intercept]}
-    shift = (draws.delta + fixed.mean) @ fixed.centre
-    return {name: value + shift for name, value in draws.values.items() if name.startswith("cutpoint[")}
+def _at_zero(posterior: Any, fixed: FixedEffects, name: str) -> Marginal:
+    r"""The intercept less $\bar x'\beta$, or a cut point plus it: Gaussian at each node of the hyperparameters."""
+    target, point, family = posterior.target, posterior.point, posterior.family
+    sign = -1.0 if name == "Intercept" else 1.0
+    row = sign * fixed.centre + (np.arange(len(fixed.names)) == fixed.intercept)
+    with jax.enable_x64(True):
+        places = jnp.arange(len(row))[None, :]
+        # The coordinates of the fixed effects come first.
+        spread = family.conditional_deviations(point, lambda *_: SparseRows(places, jnp.asarray(row)[None, :]))
+        mean = np.asarray(family.conditional_means(point))[:, : len(row)] @ row + float(row @ fixed.mean)
+        if name != "Intercept":
+            mean = mean + np.asarray(jax.vmap(target.reported)(jnp.asarray(point.nodes))[name])
+        spreads = np.maximum(np.asarray(spread)[:, 0], 1e-12 * (1 + np.abs(mean)))
+    weights = posterior.weights
+    middle = float(weights @ mean)
+    variance = float(weights @ (spreads**2 + (mean - middle) ** 2))
+    return Marginal(name, middle, float(np.sqrt(variance)), weights, mean, spreads)
 
 
-def _row(values: np.ndarray, tails: tuple[float, float]) -> list[float]:
-    return [float(values.mean()), float(values.std(ddof=1)), *map(float, np.quantile(values, tails))]
-
-
-def _marginal(marginal: Any, tails: tuple[float, float], shift: float = 0.0) -> list[float]:
-    ends = [float(marginal.quantile(tail)) + shift for tail in tails]
-    return [float(marginal.mean) + shift, float(marginal.sd), *ends]
+def _row(marginal: Marginal, probability: float, shift: float = 0.0) -> list[float]:
+    low, high = marginal.interval(probability)
+    return [marginal.mean + shift, marginal.sd, low + shift, high + shift]
 
 
 def effects_frame(posterior: Any, assembly: Assembly, probability: float = 0.94) -> Any:
     """A row for each level and effect: term, level, effect, mean, sd, lower, upper."""
-    if not 0 < probability < 1:
-        raise ValueError(f"probability must lie between 0 and 1, not {probability}.")
-    from scipy.special import ndtri
-
-    pandas, parts = pandas_module(), []
-    wide = float(ndtri((1 + probability) / 2))
+    check_probability(probability)
+    pandas, parts, columns = pandas_module(), [], ["term", "level", "effect", "mean", "sd", "lower", "upper"]
     kinds = [(group.name, group.factor.labels, group.effects) for group in assembly.design.groups]
     kinds += [(term.name, term.labels, ("value",)) for term in assembly.design.structured]
     for name, levels, effects in kinds:
-        found = posterior.effects[name]
-        mean, sd = (np.asarray(x).reshape(len(levels), len(effects)) for x in (found.mean, found.sd))
+        found, shape = posterior.effects[name], (len(levels), len(effects))
+        mean, sd = (np.asarray(values).reshape(shape) for values in (found.mean, found.sd))
+        wide = float(ndtri((1 + probability) / 2)) * sd
+        low, high = mean - wide, mean + wide
+        if mean.size <= _MOST_EXACT:
+            for i, k in np.ndindex(*shape):
+                low[i, k], high[i, k] = posterior.effect_marginal(name, i, k).interval(probability)
         for k, effect in enumerate(effects):
-            columns = {
-                "term": name, "level": list(levels), "effect": effect, "mean": mean[:, k], "sd": sd[:, k],
-                "lower": mean[:, k] - wide * sd[:, k], "upper": mean[:, k] + wide * sd[:, k],
-            }  # fmt: skip
-            parts.append(pandas.DataFrame(columns))
-    if not parts:
-        return pandas.DataFrame(columns=["term", "level", "effect", "mean", "sd", "lower", "upper"])
-    return pandas.concat(parts, ignore_index=True)
+            values = (name, list(levels), effect, mean[:, k], sd[:, k], low[:, k], high[:, k])
+            parts.append(pandas.DataFrame(dict(zip(columns, values, strict=True))))
+    return pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame(columns=columns)
 
 
 def moments(values: np.ndarray, interval: float) -> np.ndarray:
