@@ -12,17 +12,17 @@ from provi.certificates.certificate import Certificate
 from provi.core.arguments import check_confidence, check_count, check_positive, double_precision
 from provi.families.base import AbstractFamily
 from provi.result.fit import Estimate, Fit, describe_call
-from provi.result.posterior import Posterior
 from provi.runtime.loop import estimate_elbo
 from provi.runtime.run import Budget, Run, as_budget, run
 from provi.structures.base import AbstractStructure, Request, certificate_seed
 from provi.structures.black_box import BlackBox
 from provi.structures.dual import Dual
 from provi.structures.linear import Linear
+from provi.structures.nested import Nested
 from provi.structures.whitened import WhitenedRounds
 from provi.targets.base import AbstractTarget
 
-STRUCTURES: tuple[type[AbstractStructure], ...] = (Linear, Dual, BlackBox, WhitenedRounds)
+STRUCTURES: tuple[type[AbstractStructure], ...] = (Nested, Linear, Dual, BlackBox, WhitenedRounds)
 """In the order in which they are asked; the last takes every location-scale family."""
 
 _DEFAULT_STEPS = 2000
@@ -93,6 +93,7 @@ def choose(target: AbstractTarget, family: AbstractFamily | None = None) -> Abst
 
     | target and family | structure | method |
     | --- | --- | --- |
+    | latent Gaussian model | `Nested` | hyperparameters on nodes, natural gradients of the effects at each |
     | Gaussian process; linear model with more columns than rows (dual family) | `Dual` | natural gradient in N-space |
     | linear model | `Linear` | natural gradient with exact expectations, up to 2000 dimensions |
     | any other, Gaussian with full covariance | `BlackBox` | Laplace start, stochastic natural gradient |
@@ -152,7 +153,7 @@ def _as_fit(
         draws = int(np.clip(_ELBO_NUMBERS // target.dim, 128, _ELBO_DRAWS))
         elbo = estimate_elbo(key, target, family, result.point, draws)
     return Fit(
-        posterior=Posterior(family, result.point, target.parameter_names, target),
+        posterior=structure.posterior(result.point),
         elbo=Estimate(float(elbo[0]), float(elbo[1])),
         certificate=certificate,
         outcome=result.outcome,

@@ -127,6 +127,12 @@ LIKELIHOODS = {
     "cauchy": Likelihood(lambda s: likelihoods.StudentT(1.0 * s, 0.1 * s), (-1.5, 2.0)),
     "binomial": Likelihood(lambda s: likelihoods.NegativeBinomial(0.3 * s), (0.0, 5.0)),
     "wide binomial": Likelihood(lambda s: likelihoods.NegativeBinomial(20.0 * s), (0.0, 40.0)),
+    "ordinal": Likelihood(lambda s: likelihoods.OrdinalLogit(s * np.array([-1.0, 0.5, 3.0])), (0.0, 2.0)),
+    "wide ordinal": Likelihood(lambda s: likelihoods.OrdinalLogit(s * np.array([-4.0, 4.0])), (1.0, 2.0)),
+    "weibull": Likelihood(lambda s: likelihoods.Weibull(1.5 * s), (0.7, -2.0)),
+    "log-normal": Likelihood(lambda s: likelihoods.LogNormalSurvival(0.8 * s), (0.7, -2.0)),
+    "share": Likelihood(lambda s: likelihoods.BernoulliLogit(fractional=True), (0.25, 0.9)),
+    "probit share": Likelihood(lambda s: likelihoods.BernoulliProbit(fractional=True), (0.25, 0.9)),
     "user": Likelihood(
         lambda s: likelihoods.UserLikelihood(logistic_noise, log_concave=True, centre=same, width=s), (-1.5, 2.0)
     ),

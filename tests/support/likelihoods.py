@@ -8,9 +8,14 @@ from support.members import quick_jit
 
 MEMBERS = {name: row.make(1.0) for name, row in LIKELIHOODS.items()}
 RESPONSES = {name: list(row.responses) for name, row in LIKELIHOODS.items()}
-WIDTH = {"t": 0.5, "cauchy": 0.05, "binomial": 1.5, "wide binomial": 1.5}
+WIDTH = {"t": 0.5, "cauchy": 0.05, "binomial": 1.5, "wide binomial": 1.5, "log-normal": 0.8}
 COUNTS = ("poisson", "binomial", "wide binomial")
 LOCATIONS = ("gaussian", "t", "cauchy", "user")
+LABELS = ("logit", "probit", "share", "probit share")
+GRADES = {"ordinal": np.array([-1.0, 0.5, 3.0]), "wide ordinal": np.array([-4.0, 4.0])}
+TIMES = ("weibull", "log-normal")
+EXPONENTIAL = ("poisson", "weibull")
+"""E exp(eta) overflows early."""
 SIZE = 20
 NODES, PANEL_WEIGHTS = np.polynomial.legendre.leggauss(40)
 
@@ -38,6 +43,23 @@ def log_density(name, eta, y):
             return stats.t.logpdf(y, df, eta, scale)
         case "user":
             return stats.logistic.logpdf(y, eta)
+        case "share":
+            return y * special.log_expit(eta) + (1 - y) * special.log_expit(-eta)
+        case "probit share":
+            return y * special.log_ndtr(eta) + (1 - y) * special.log_ndtr(-eta)
+        case "ordinal" | "wide ordinal":
+            lower, upper = (cut - eta for cut in cuts_around(name, y))
+            # The difference of two distribution functions, or of two survival functions, whichever are small.
+            left = stats.logistic.logcdf(upper), stats.logistic.logcdf(lower)
+            right = stats.logistic.logsf(lower), stats.logistic.logsf(upper)
+            large, small = np.where(lower + upper > 0, right, left)
+            return large + np.log1p(-np.exp(small - large))
+        case "weibull":
+            law = stats.weibull_min(1.5, scale=np.exp(-eta / 1.5))
+            return np.where(y > 0, law.logpdf(np.abs(y)), law.logsf(np.abs(y)))
+        case "log-normal":
+            z = (np.log(np.abs(y)) - eta) / 0.8
+            return np.where(y > 0, stats.norm.logpdf(z) - np.log(0.8 * np.abs(y)), stats.norm.logsf(z))
         case _:
             r = 0.3 if name == "binomial" else 20.0
             x = eta - np.log(r)
@@ -62,27 +84,47 @@ def slope(name, eta, y):
             return (df + 1) * (eta - y) / (df * scale**2 + (eta - y) ** 2)
         case "user":
             return np.tanh((eta - y) / 2)
+        case "share":
+            return special.expit(eta) - y
+        case "probit share":
+            up, down = (np.sqrt(2 / np.pi) / special.erfcx(-sign * eta / np.sqrt(2)) for sign in (1, -1))
+            return (1 - y) * down - y * up
+        case "ordinal" | "wide ordinal":
+            lower, upper = cuts_around(name, y)
+            return special.expit(eta - upper) - special.expit(lower - eta)
+        case "weibull":
+            return np.abs(y) ** 1.5 * np.exp(eta) - (y > 0)
+        case "log-normal":
+            z = (eta - np.log(np.abs(y))) / 0.8
+            return np.where(y > 0, z, -np.sqrt(2 / np.pi) / special.erfcx(-z / np.sqrt(2))) / 0.8
         case _:
             r = 0.3 if name == "binomial" else 20.0
             x = eta - np.log(r)
             return r * special.expit(x) - y * special.expit(-x)
 
 
+def cuts_around(name, y):
+    """The cut points below and above grades, infinite where there is none."""
+    cuts, grade = np.r_[-np.inf, GRADES[name], np.inf], np.asarray(y).astype(int)
+    return cuts[grade], cuts[grade + 1]
+
+
 def grid(name, largest=100.0):
     """Means, deviations up to `largest` widths and responses; the mean near the bend or a few deviations off."""
     rng = np.random.default_rng(0)
-    # E exp(eta) overflows early.
-    width, largest = WIDTH.get(name, 1.0), 3.0 if name == "poisson" else largest
+    width, largest = WIDTH.get(name, 1.0), 3.0 if name in EXPONENTIAL else largest
     deviation = width * np.r_[0.01, largest, np.exp(rng.uniform(np.log(0.01), np.log(largest), SIZE - 2))]
     y = rng.choice(RESPONSES[name], SIZE)
-    centre = y if name in LOCATIONS else np.zeros(SIZE)
+    centre = bend(name, y)[0] * np.ones(SIZE)
     off = rng.uniform(-3, 3, SIZE) * np.where(rng.random(SIZE) < 0.5, width, deviation)
     return centre + off, deviation, y
 
 
 def bend(name, y):
     """Where the potential bends, and over which width."""
-    return (y if name in LOCATIONS else 0.0), WIDTH.get(name, 1.0)
+    logs = {"weibull": -1.5, "log-normal": 1.0}
+    centre = logs[name] * np.log(np.abs(y)) if name in TIMES else y if name in LOCATIONS else 0.0
+    return centre, WIDTH.get(name, 1.0)
 
 
 def gaussian_mean(function, mean, deviation, around, width):

@@ -7,7 +7,19 @@ import pytest
 from scipy import integrate, special, stats
 
 from provi.targets.likelihoods.moments import LARGEST_DEVIATION
-from support.likelihoods import MEMBERS, WIDTH, bend, everything, gaussian_mean, grid, log_density, slope
+from support.likelihoods import (
+    EXPONENTIAL,
+    MEMBERS,
+    RESPONSES,
+    TIMES,
+    WIDTH,
+    bend,
+    everything,
+    gaussian_mean,
+    grid,
+    log_density,
+    slope,
+)
 from support.members import quick_jit
 
 members = pytest.mark.parametrize("name", MEMBERS)
@@ -34,11 +46,12 @@ def test_the_oracle_itself():
 def test_moments_are_within_their_stated_errors(name):
     """The stated errors hold, and are below 1e-8 up to a spread of 100 widths.
 
-    2e-8 for the eight probits; 1e-4 where convexity alone brackets the mean.
+    2e-8 for the eight probits, twice for two cut points; 1e-4 where convexity alone brackets the mean.
     """
     mean, deviation, y = grid(name)
     moments, errors, _ = everything(MEMBERS[name], *(jnp.asarray(x) for x in (mean, deviation**2, y)))
-    limit = {"logit": 2.1e-8, "user": 1e-4}.get(name, 1e-8)
+    probits = {"logit": 2.1e-8, "share": 2.1e-8, "ordinal": 4.2e-8, "wide ordinal": 4.2e-8}
+    limit = {**probits, "user": 1e-4}.get(name, 1e-8)
     for row, (m, s, response) in enumerate(zip(mean, deviation, y, strict=True)):
 
         def integrands(eta, m=m, s=s, response=response):
@@ -103,7 +116,7 @@ def test_no_error_is_stated_beyond_what_was_measured(name):
 @members
 def test_no_spread_and_very_far_means(name):
     """Without spread: the potential and its derivatives at the mean. Far out: finite, and of the right size."""
-    likelihood, y = MEMBERS[name], jnp.asarray(np.resize([0.0, 1.0], 20))
+    likelihood, y = MEMBERS[name], jnp.asarray(np.resize(RESPONSES[name] if name in TIMES else [0.0, 1.0], 20))
     eta = np.linspace(-5, 5, 20)
     moments, errors, predictive = everything(likelihood, jnp.asarray(eta), jnp.zeros(20), y)
     np.testing.assert_allclose(moments.value, -log_density(name, eta, np.asarray(y)), rtol=1e-11, atol=3e-8)
@@ -113,7 +126,7 @@ def test_no_spread_and_very_far_means(name):
     np.testing.assert_allclose(moments.weight, bent, rtol=1e-6, atol=3e-8)
     np.testing.assert_allclose(predictive, log_density(name, eta, np.asarray(y)), rtol=1e-9, atol=1e-9)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(errors))
-    far = np.resize([-500.0, 5.0] if name == "poisson" else [-1e5, 1e5], 20)
+    far = np.resize([-500.0, 5.0] if name in EXPONENTIAL else [-1e5, 1e5], 20)
     variance = np.repeat([1e-12, 100.0], 10)
     moments, _, predictive = everything(likelihood, jnp.asarray(far), jnp.asarray(variance), y)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((moments, predictive)))

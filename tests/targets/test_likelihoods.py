@@ -7,7 +7,23 @@ import pytest
 from scipy import special, stats
 
 from provi.targets import likelihoods
-from support.likelihoods import COUNTS, MEMBERS, RESPONSES, SIZE, bend, everything, gaussian_mean, grid, log_density
+from provi.targets.likelihoods.bernoulli import softplus, softplus_moments
+from support.likelihoods import (
+    COUNTS,
+    GRADES,
+    LABELS,
+    MEMBERS,
+    NODES,
+    PANEL_WEIGHTS,
+    RESPONSES,
+    SIZE,
+    TIMES,
+    bend,
+    everything,
+    gaussian_mean,
+    grid,
+    log_density,
+)
 from support.members import quick_jit
 
 members = pytest.mark.parametrize("name", MEMBERS)
@@ -38,10 +54,17 @@ def test_potential_against_scipy(name):
 
 @members
 def test_normalised_over_the_responses(name):
-    """Sums over 0, 1, 2, ..., or the integral over y = eta + tan(angle)."""
+    """Sums over 0, 1, 2, ..., or the integral over y = eta + tan(angle); events up to a time, and none up to it."""
     eta = 0.4
-    if name in ("logit", "probit"):
+    if name in LABELS:
         y, weights = np.array([0.0, 1.0]), np.ones(2)
+    elif name in GRADES:
+        y, weights = np.arange(len(GRADES[name]) + 1.0), np.ones(len(GRADES[name]) + 1)
+    elif name in TIMES:
+        edges = np.linspace(-40, np.log(1.3), 41)
+        half = np.diff(edges)[:, None] / 2
+        time = np.exp(edges[:-1, None] + half * (1 + NODES))
+        y, weights = np.r_[time.ravel(), -1.3], np.r_[(half * PANEL_WEIGHTS * time).ravel(), 1.0]
     elif name in COUNTS:
         y, weights = np.arange(4000.0), np.ones(4000)
     else:
@@ -64,9 +87,9 @@ def test_curvature_range_and_log_concavity(name):
         assert low <= given[0] and given[1] <= high
         assert found.min() >= given[0] - 1e-9 and found.max() <= given[1] * (1 + 1e-9)
         ends += [found.min(), found.max()]
-        if np.isfinite(given[1]):
+        if np.isfinite(given[1]) and name != "probit share":
             assert found.max() >= 0.999 * given[1]
-    if np.isfinite(low):
+    if np.isfinite(low) and name != "probit share":
         assert min(ends) <= low + 1e-3 * abs(low) + 1e-8
     assert likelihood.log_concave == (low >= 0) == (min(ends) >= -1e-9)
 
@@ -90,8 +113,9 @@ def test_curvature_on_an_interval(name):
     # Automatic differentiation has its own rounding where t'' is tiny.
     slack = 1e-11 * np.abs(found) + 1e-13
     assert (least <= found + slack).all() and (found - slack <= most).all()
-    if name not in ("t", "cauchy", "user"):
-        assert (least >= found.min(0) * (1 - 3e-12) - 1e-13).all()
+    if name not in ("t", "cauchy", "user", "probit share"):
+        # A least or most inside is attained between two of the points: two cut points have two peaks.
+        assert ((least >= found.min(0) * (1 - 3e-12) - 1e-13) | (found.argmin(0) % 200 != 0)).all()
         inside = (most <= found.max(0) * (1 + 3e-12) + 1e-13) | (found.argmax(0) % 200 != 0)
         assert inside.all()
     ends = interval_curvature(likelihood, jnp.full(2, -np.inf), jnp.full(2, np.inf), jnp.asarray(y[[0, -1]]))
@@ -118,10 +142,10 @@ def predict(name, mean, variance, y):
     return np.asarray(everything(MEMBERS[name], *arrays)[2])
 
 
-@pytest.mark.parametrize("name", ["logit", "probit", *COUNTS])
+@pytest.mark.parametrize("name", [*LABELS, *COUNTS, *GRADES])
 def test_predictions_sum_to_one(name):
-    """Over all responses: zeros and ones, or counts, which are below 20 for a small rate."""
-    y = np.arange(SIZE) if name in COUNTS else np.arange(2)
+    """Over all responses: zeros and ones, grades, or counts, which are below 20 for a small rate."""
+    y = np.arange(SIZE if name in COUNTS else len(GRADES.get(name, [0])) + 1)
     assert np.exp(predict(name, -3.0, 0.09, y))[: len(y)].sum() == pytest.approx(1, abs=1e-10)
 
 
@@ -143,7 +167,7 @@ def test_mean_response(name):
     """Against the mean of the inverse link."""
     likelihood = MEMBERS[name]
     mean, deviation = np.linspace(-3, 3, 5), np.array([0.0, 0.3, 1.0, 2.0, 30.0])
-    deviation[-1] = 2.5 if name in COUNTS else 30.0
+    deviation[-1] = 2.5 if name in (*COUNTS, *TIMES) else 30.0
     arrays = jnp.asarray(mean), jnp.asarray(deviation**2)
     if name == "user":
         with pytest.raises(ValueError, match="UserLikelihood has no mean_response"):
@@ -153,11 +177,27 @@ def test_mean_response(name):
     if name == "cauchy":
         assert np.isnan(found).all()
         return
-    inverse = {"logit": special.expit, "probit": special.ndtr, "gaussian": np.array, "t": np.array}.get(name, np.exp)
+    inverse = {
+        "logit": special.expit,
+        "share": special.expit,
+        "probit": special.ndtr,
+        "probit share": special.ndtr,
+        "gaussian": np.array,
+        "t": np.array,
+        "weibull": lambda eta: stats.weibull_min.mean(1.5, scale=np.exp(-eta / 1.5)),
+        "log-normal": lambda eta: stats.lognorm.mean(0.8, scale=np.exp(eta)),
+    }.get(name, np.exp)
+    if name in GRADES:
+
+        def inverse(eta):
+            return sum(stats.logistic.sf(cut, eta) for cut in GRADES[name])
+
     true = [inverse(mean[0])] + [
         gaussian_mean(inverse, m, s, 0.0, 1.0) for m, s in zip(mean[1:], deviation[1:], strict=True)
     ]
-    np.testing.assert_allclose(found, true, rtol=1e-10, atol=5e-9 if name == "logit" else 1e-12)
+    # 5e-9 for each sigmoid that is a mixture of probits.
+    sigmoids = {"logit": 1, "share": 1, **{grades: len(cuts) for grades, cuts in GRADES.items()}}
+    np.testing.assert_allclose(found, true, rtol=1e-10, atol=5e-9 * sigmoids.get(name, 2e-4))
 
 
 @pytest.mark.parametrize(
@@ -170,6 +210,12 @@ def test_mean_response(name):
         ("gaussian", [0, np.nan, 1], "y has 1 entries that are NaN"),
         ("t", [0, 1], "y has length 2"),
         ("user", [[0, 1, 2]], "y must have 1 axes"),
+        ("ordinal", [0, 4, 1], r"from 0 to 3; y\[1\] is 4"),
+        ("ordinal", [0, 0.5, 1], "y must hold grades"),
+        ("wide ordinal", [1, 2, 3], "begin at 1 need y - 1"),
+        ("weibull", [1.0, 0.0, -2.0], r"y\[1\] is 0. .* np.where\(event, t, -t\)"),
+        ("log-normal", [0.0, 1.0, -2.0], "times other than 0"),
+        ("share", [0.5, 7.0, 1.0], "Divide counts of successes by trials"),
     ],
 )
 def test_bad_responses(name, y, message):
@@ -185,9 +231,104 @@ def test_bad_arguments():
         (lambda: likelihoods.NegativeBinomial(np.nan), "dispersion"),
         (lambda: likelihoods.UserLikelihood(lambda y, eta: eta, width=0), "width"),
         (lambda: likelihoods.UserLikelihood(3), "log_prob"),
+        (lambda: likelihoods.OrdinalLogit([0.0, 0.0]), "cutpoints"),
+        (lambda: likelihoods.OrdinalLogit(1.0), "cutpoints"),
+        (lambda: likelihoods.Weibull(0.0), "shape"),
+        (lambda: likelihoods.LogNormalSurvival(-1.0), "scale"),
     ):
         with pytest.raises(ValueError, match=f"^{argument} must"):
             make()
+
+
+LABELLED = np.r_[np.linspace(-60.0, 60.0, 601), 1e5, -1e5]
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_shares_change_nothing_for_labels(label):
+    """Bit for bit what one softplus and its moments are."""
+    likelihood, eta = likelihoods.BernoulliLogit(), jnp.asarray(LABELLED)
+    y, sign, variance = jnp.full_like(eta, label), 1 - 2 * label, jnp.asarray(np.linspace(0, 30, len(LABELLED)))
+    np.testing.assert_array_equal(likelihood.potential(eta, y), softplus(sign * eta))
+    slope = jax.grad(lambda x: jnp.sum(likelihood.potential(x, y)))(eta)
+    np.testing.assert_array_equal(slope, jax.grad(lambda x: jnp.sum(softplus(sign * x)))(eta))
+    found, alone = likelihood.moments(eta, variance, y), softplus_moments(sign * eta, variance)
+    np.testing.assert_array_equal(found.value, alone.value)
+    np.testing.assert_array_equal(found.slope, sign * alone.slope)
+    np.testing.assert_array_equal(found.weight, alone.weight)
+
+
+def test_a_weighted_share_is_binomial():
+    """n (softplus(eta) - (k/n) eta) - log C(n, k), also where one outcome is nearly certain."""
+    eta, trials, successes = np.linspace(-40, 40, 81), 7.0, 6.0
+    found = trials * likelihoods.BernoulliLogit().potential(jnp.asarray(eta), jnp.full(81, successes / trials))
+    true = successes * special.log_expit(eta) + (trials - successes) * special.log_expit(-eta)
+    np.testing.assert_allclose(found, -true, rtol=1e-14)
+
+
+def test_two_grades_are_a_label():
+    """With an offset: everything that the two likelihoods say."""
+    ordinal, logit, cut = likelihoods.OrdinalLogit([0.7]), likelihoods.BernoulliLogit(), 0.7
+    eta, variance = jnp.asarray(LABELLED), jnp.asarray(np.linspace(0, 30, len(LABELLED)))
+    for label in (0.0, 1.0):
+        y = jnp.full_like(eta, label)
+        np.testing.assert_array_equal(ordinal.potential(eta, y), logit.potential(eta - cut, y))
+        for one, other in zip(
+            jax.tree.leaves(ordinal.moments(eta, variance, y)),
+            jax.tree.leaves(logit.moments(eta - cut, variance, y)),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(one, other)
+        assert ordinal.curvature_given(np.array([label])) == logit.curvature
+        for bound in ("least_curvature", "most_curvature"):
+            one, other = (getattr(x, bound)(eta - c, eta - c + 2, y) for x, c in ((ordinal, 0.0), (logit, cut)))
+            np.testing.assert_allclose(one, other, rtol=3e-12)
+        found = predictive(ordinal, eta, variance, y)
+        np.testing.assert_allclose(found, predictive(logit, eta - cut, variance, y), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        ordinal.mean_response(eta, variance), logit.mean_response(eta - cut, variance), rtol=1e-14
+    )
+
+
+@quick_jit
+def predictive(likelihood, mean, variance, y):
+    return likelihood.log_predictive(mean, variance, y)
+
+
+@pytest.mark.parametrize("gap", [1e-13, 1e-4, 2.5, 2 * np.arccosh(2.0), 2.7, 30.0, 2000.0])
+def test_curvature_of_any_gap(gap):
+    """The largest t'' is attained, and none is larger; the likelihood of a gap of 1e-13 keeps its digits."""
+    likelihood = likelihoods.OrdinalLogit([1.0, 1.0 + gap])
+    gap = float(likelihood.cutpoints[1] - likelihood.cutpoints[0])
+    near = np.r_[np.linspace(-3, 3, 6001), np.linspace(-3, 3, 6001) + gap, np.linspace(0, gap, 6001)] + 1.0
+    eta, y = jnp.asarray(near), jnp.ones(len(near))
+    found = np.asarray(second_derivative(likelihood, eta, y))
+    largest = likelihood.curvature_given(np.ones(1))[1]
+    assert largest * (1 - 1e-6) <= found.max() <= largest
+    bound = interval_curvature(likelihood, jnp.full(1, -np.inf), jnp.full(1, np.inf), jnp.ones(1))[1][0]
+    assert largest * (1 - 1e-14) <= bound <= largest * (1 + 1e-11)
+    if gap < 1e-3:
+        # p = sigma'(eta - centre) gap (1 + O(gap^2)).
+        true = -stats.logistic.logpdf(near, 1.0 + gap / 2) - np.log(gap)
+        np.testing.assert_allclose(potential(likelihood, eta, y), true, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["ordinal", "wide ordinal", "weibull", "log-normal"])
+def test_derivatives_in_the_numbers_of_the_likelihood(name):
+    """Cut points, shape and scale are learned by the gradient of the means: against central differences."""
+    likelihood = MEMBERS[name]
+    (leaf,), structure = jax.tree.flatten(likelihood)
+    mean, _, y = (jnp.asarray(x) for x in grid(name, 3.0))
+
+    @jax.jit
+    def total(numbers):
+        member = jax.tree.unflatten(structure, [numbers.reshape(leaf.shape)])
+        return jnp.sum(member.moments(mean, jnp.full_like(mean, 0.6), y).value + member.potential(mean, y))
+
+    numbers = leaf.reshape(-1)
+    gradient = np.asarray(jax.grad(total)(numbers))
+    for entry, change in zip(gradient, 1e-5 * np.eye(len(numbers)), strict=True):
+        step = jnp.asarray(change)
+        assert entry == pytest.approx(float(total(numbers + step) - total(numbers - step)) / 2e-5, rel=1e-6, abs=1e-6)
 
 
 def test_user_functions_are_checked():

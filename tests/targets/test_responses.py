@@ -1,5 +1,7 @@
 """Log-likelihoods and replicated data of the library's models, against SciPy and against their own potentials."""
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -21,10 +23,13 @@ from provi.targets.likelihoods import (
     BernoulliLogit,
     BernoulliProbit,
     GaussianNoise,
+    LogNormalSurvival,
     NegativeBinomial,
+    OrdinalLogit,
     Poisson,
     StudentT,
     UserLikelihood,
+    Weibull,
 )
 from support.statistics import assert_mean
 
@@ -34,6 +39,33 @@ LABELS, COUNTS, REALS = RNG.integers(0, 2, 12), RNG.poisson(2.0, 12), RNG.normal
 GROUPS = np.arange(12) % 3
 Z = RNG.normal(size=(5, 2))
 
+CUTS = np.array([-1.0, 0.5, 3.0])
+
+
+def grades(eta):
+    """The law of a grade with the cut points above, at each eta."""
+    cumulative = np.c_[stats.logistic.cdf(CUTS[None] - eta[:, None]), np.ones(len(eta))]
+    shares = np.diff(cumulative, axis=1, prepend=0)
+    return Grades(shares, cumulative)
+
+
+class Grades(NamedTuple):
+    shares: np.ndarray
+    cumulative: np.ndarray
+
+    def mean(self):
+        return self.shares @ np.arange(4)
+
+    def var(self):
+        return self.shares @ np.arange(4) ** 2 - self.mean() ** 2
+
+    def median(self):
+        return np.argmax(self.cumulative >= 0.5, axis=1)
+
+    def cdf(self, grade):
+        return np.take_along_axis(self.cumulative, grade[:, None], axis=1)[:, 0]
+
+
 LAWS = [
     (BernoulliLogit(), lambda eta: stats.bernoulli(1 / (1 + np.exp(-eta)))),
     (BernoulliProbit(), lambda eta: stats.bernoulli(stats.norm.cdf(eta))),
@@ -41,6 +73,9 @@ LAWS = [
     (StudentT(8.0, 0.7), lambda eta: stats.t(8, eta, 0.7)),
     (Poisson(), lambda eta: stats.poisson(np.exp(eta))),
     (NegativeBinomial(2.5), lambda eta: stats.nbinom(2.5, 2.5 / (2.5 + np.exp(eta)))),
+    (OrdinalLogit(CUTS), grades),
+    (Weibull(1.5), lambda eta: stats.weibull_min(1.5, scale=np.exp(-eta / 1.5))),
+    (LogNormalSurvival(0.4), lambda eta: stats.lognorm(0.4, scale=np.exp(eta))),
 ]
 
 

@@ -13,6 +13,7 @@ from provi.certificates.build import DEFAULT_GRADIENTS, Evidence, Query, build_c
 from provi.certificates.certificate import Certificate
 from provi.certificates.distance.bound import Deferred, PosteriorBound
 from provi.families.base import AbstractFamily
+from provi.result.posterior import Posterior
 from provi.runtime.run import Budget, Run
 from provi.targets.base import AbstractTarget, Constants
 from provi.theory.solution_region import smallest_scale
@@ -90,6 +91,10 @@ class AbstractStructure(abc.ABC):
         smoothness = self.target.constants.smoothness
         scale = smallest_scale(float(smoothness.value)) if smoothness.known else 1.0  # pyright: ignore
         return self.family.point(self.target.default_location, scale, self.target.dtype)
+
+    def posterior(self, point: Any) -> Posterior:
+        """The member as the user sees it."""
+        return Posterior(self.family, point, self.target.parameter_names, self.target)
 
     def check_start(self, point: Any) -> None:
         """The first evaluation, before any long work: `ValueError` where the log density is not finite."""

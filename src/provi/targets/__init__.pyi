@@ -1,3 +1,4 @@
+from provi.targets import latent as latent
 from provi.targets import likelihoods as likelihoods
 from provi.targets.base import AbstractFiniteSum as AbstractFiniteSum
 from provi.targets.base import AbstractTarget as AbstractTarget
@@ -9,6 +10,7 @@ from provi.targets.gaussian_process import GaussianProcess as GaussianProcess
 from provi.targets.hierarchical_logistic_regression import (
     HierarchicalLogisticRegression as HierarchicalLogisticRegression,
 )
+from provi.targets.latent_gaussian import LatentGaussian as LatentGaussian
 from provi.targets.linear_model import AbstractLinearModel as AbstractLinearModel
 from provi.targets.log_density import LogDensity as LogDensity
 from provi.targets.priors import GaussianPrior as GaussianPrior

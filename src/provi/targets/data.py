@@ -73,6 +73,44 @@ def read_counts(y: Any, length: int) -> np.ndarray:
     return response
 
 
+def read_grades(y: Any, length: int, count: int) -> np.ndarray:
+    """A response of grades 0, 1, ..., `count` - 1, one for each row of `X`."""
+    response = read_real(y, length)
+    wrong = (response < 0) | (response >= count) | (response != np.round(response))
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        from_one = response.min() >= 1 and response.max() == count
+        remedy = "Grades that begin at 1 need y - 1." if from_one else f"{count} grades have {count - 1} cut points."
+        raise ValueError(
+            f"y must hold grades, whole numbers from 0 to {count - 1}; y[{first}] is {response[first]}. {remedy}"
+        )
+    return response
+
+
+def read_times(y: Any, length: int) -> np.ndarray:
+    """Signed times, one for each row of `X`: y > 0 is an event at y, y < 0 a time |y| up to which there was none."""
+    response = read_real(y, length)
+    if (response == 0).any():
+        first = int(np.argmax(response == 0))
+        raise ValueError(
+            f"y must hold times other than 0; y[{first}] is 0. An event at time t is t, a time t at which the row was "
+            f"censored is -t; with a column of events that is np.where(event, t, -t)."
+        )
+    return response
+
+
+def read_shares(y: Any, length: int) -> np.ndarray:
+    """Shares of successes from 0 to 1, one for each row of `X`."""
+    response = read_real(y, length)
+    wrong = (response < 0) | (response > 1)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise ValueError(
+            f"y must hold shares from 0 to 1; y[{first}] is {response[first]}. Divide counts of successes by trials."
+        )
+    return response
+
+
 def read_groups(groups: Any, length: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """The group of each row of `X` as an index 0, 1, ..., and the groups' labels in sorted order."""
     labels = np.asarray(groups)

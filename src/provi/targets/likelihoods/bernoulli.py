@@ -25,6 +25,7 @@ on $|\mu| \le 60$: 1e-9 for $s^2 \le 0.3$; 8e-9 ($k \le 2$) and 7e-8 for $s^2 \l
 -s^2/2$, where $P = O(e^{-s^2/8})$ is small. The absolute error of $P$ is below 5e-9 throughout.
 """
 
+from collections.abc import Callable
 from functools import partial
 from math import comb
 from typing import Any, ClassVar
@@ -38,7 +39,7 @@ from jaxtyping import Array, Float
 
 from provi.core.normal_cdf import negative_log_normal_cdf, normal_curvature
 from provi.core.types import RandomKey
-from provi.targets.data import read_binary
+from provi.targets.data import read_binary, read_shares
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch, rounded
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors, Strip
 
@@ -270,15 +271,20 @@ class BernoulliLogit(AbstractLikelihood):
     """y ~ Bernoulli(sigmoid(eta)): log-concave, t'' in (0, 1/4].
 
     Its means are those of a mixture of eight probits, in closed form at every mean and variance.
+
+    A `fractional` y in [0, 1] is a share of successes: t = softplus(eta) - y eta, to be weighted with the trials. A row
+    of n trials with weight n is then binomial, but for the logarithm of the binomial coefficient.
     """
 
+    fractional: bool = eqx.field(static=True, default=False)
     name: ClassVar[str] = "Bernoulli, logit link"
     curvature_decay: ClassVar[float | None] = 0.5
     second_derivative: ClassVar[str] = "sigmoid(eta) sigmoid(-eta)"
 
     def potential(self, eta: Batch, y: Batch) -> Batch:
-        """log(1 + exp(-+eta)): one softplus, so that nothing cancels where the label is certain."""
-        return softplus((1 - 2 * y) * eta)
+        """log(1 + exp(-+eta)), less a share of at most one half of the same -+eta: nothing cancels."""
+        sign, share = _majority(y)
+        return softplus(sign * eta) - share * (sign * eta)
 
     @property
     def curvature(self) -> tuple[float, float]:
@@ -304,14 +310,15 @@ class BernoulliLogit(AbstractLikelihood):
         return VALUE_ERROR
 
     def read_response(self, y: Any, length: int) -> np.ndarray:
-        """Zeros and ones, or booleans."""
-        return read_binary(y, length)
+        """Zeros and ones, or booleans; any share from 0 to 1 if `fractional`."""
+        return read_shares(y, length) if self.fractional else read_binary(y, length)
 
     def moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
         """By the eight-probit closed form, at every mean and variance."""
-        sign = 1 - 2 * y
+        sign, share = _majority(y)
         moments = softplus_moments(sign * mean, variance)
-        return LinkMoments(moments.value, sign * moments.slope, moments.weight)
+        value = moments.value - share * (sign * mean)
+        return LinkMoments(value, sign * (moments.slope - share), moments.weight)
 
     def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
         r"""Those of the mixture of probits, smaller where the variance is large.
@@ -351,19 +358,34 @@ class BernoulliLogit(AbstractLikelihood):
         return jax.random.bernoulli(key, jax.nn.sigmoid(eta)).astype(eta.dtype)
 
 
+def _majority(y: Batch) -> tuple[Batch, Batch]:
+    r"""Minus the more frequent label as a sign, and the share m of the other: $t = \mathrm{softplus}(g\eta) - mg\eta$.
+
+    $\mathrm{softplus}(\eta) - y\eta$ would leave few digits where y = 1 is nearly certain; here m is at most 1/2. For y
+    in {0, 1} it is 0.
+    """
+    return jnp.where(y > 0.5, -1.0, 1.0).astype(y.dtype), jnp.minimum(y, 1 - y)
+
+
 class BernoulliProbit(AbstractLikelihood):
     """y ~ Bernoulli(Phi(eta)), Phi the standard normal distribution function: log-concave, t'' in (0, 1).
 
     The second derivative of -log Phi at t is 1 - Var(Z | Z < t) for a standard normal Z. The variance is positive; and
     it is below 1, because a density proportional to exp(-z^2/2) on a half-line is 1-strongly log-concave
     (Brascamp-Lieb).
+
+    With `fractional`, y in [0, 1] is a share of successes: t = -y log Phi(eta) - (1 - y) log Phi(-eta), to be weighted
+    with the trials. It is a mean of the two potentials, and what holds of both holds of it.
     """
 
+    fractional: bool = eqx.field(static=True, default=False)
     name: ClassVar[str] = "Bernoulli, probit link"
     second_derivative: ClassVar[str] = "h(t) (t + h(t)) with h = Phi'/Phi, t = (2y - 1) eta"
 
     def potential(self, eta: Batch, y: Batch) -> Batch:
         """-log Phi((2y - 1) eta), accurate in both tails, and so are its derivatives."""
+        if self.fractional:
+            return y * negative_log_normal_cdf(eta) + (1 - y) * negative_log_normal_cdf(-eta)
         return negative_log_normal_cdf((2 * y - 1) * eta)
 
     @property
@@ -372,19 +394,28 @@ class BernoulliProbit(AbstractLikelihood):
         return 0.0, 1.0
 
     def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
-        """At the largest t = (2y - 1) eta: the curvature falls in t."""
+        """At the largest t = (2y - 1) eta: the curvature falls in t. Of a share, a mean of both."""
+        if self.fractional:
+            return self._shared(low, high, y, BernoulliProbit().least_curvature)
         sign = 2 * y - 1
         return rounded(normal_curvature(jnp.minimum(jnp.maximum(sign * low, sign * high), _FARTHEST)), -1)
 
     def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
-        """At the smallest t."""
+        """At the smallest t. Of a share, a mean of both."""
+        if self.fractional:
+            return self._shared(low, high, y, BernoulliProbit().most_curvature)
         sign = 2 * y - 1
         nearest = jnp.clip(jnp.minimum(sign * low, sign * high), -_FARTHEST, _FARTHEST)
         return jnp.minimum(rounded(normal_curvature(nearest), 1), 1.0)
 
     def read_response(self, y: Any, length: int) -> np.ndarray:
-        """Zeros and ones, or booleans."""
-        return read_binary(y, length)
+        """Zeros and ones, or booleans; any share from 0 to 1 if `fractional`."""
+        return read_shares(y, length) if self.fractional else read_binary(y, length)
+
+    def _shared(self, low: Batch, high: Batch, y: Batch, bound: Callable) -> Batch:
+        """The mean of a bound for y = 1 and of one for y = 0."""
+        one = jnp.ones_like(y)
+        return y * bound(low, high, one) + (1 - y) * bound(low, high, 0 * one)
 
     def strip(self, y: Batch) -> Strip:
         r"""With h = Phi'/Phi and t = x + iv: $1/h(t) = \int_0^\infty e^{tu - u^2/2}du$.
@@ -409,7 +440,9 @@ class BernoulliProbit(AbstractLikelihood):
         return True
 
     def log_predictive(self, mean: Batch, variance: Batch, y: Batch) -> Batch:
-        """log Phi((2y - 1) mean / sqrt(1 + variance)): exact."""
+        """log Phi((2y - 1) mean / sqrt(1 + variance)): exact; by quadrature if `fractional`."""
+        if self.fractional:
+            return super().log_predictive(mean, variance, y)
         return -negative_log_normal_cdf((2 * y - 1) * mean / jnp.sqrt(1 + variance))
 
     def mean_response(self, mean: Batch, variance: Batch) -> Batch:

@@ -1,0 +1,184 @@
+r"""What the best Gaussian leaves out of the evidence given the hyperparameters, estimated, and better moments with it.
+
+The ELBO is below the log evidence by KL(q || p), which changes with the hyperparameters: with thousands of groups by
+more than the posterior of a scale is wide. With $w = \log p(y, z|\theta) - \log q(z)$, $z \sim q$, the log evidence is
+$\log E\,e^w$, near $E\,w + \tfrac12\mathrm{Var}\,w$.
+
+**Grouped models.** Given the border $\beta$ (fixed effects, and whatever else is not eliminated) the blocks of T are
+independent and small. So each block's integral is computed, by Gauss-Hermite quadrature around its conditional Gaussian
+under q,
+
+$$Z_g(\beta) = \int e^{-\frac12u'Q_gu - \sum_{i \in g}t_i(\eta_i)}du, \qquad
+w(\beta) = \log p(\beta) + \sum_g\log Z_g(\beta) - \log q(\beta),$$
+
+which leaves only the border to draws: there q is nearly exact. **Otherwise** all of z is drawn.
+
+The draws are pairs $\pm\epsilon$ whose second moments are those of the standard normal law exactly, the same for every
+$\theta$: so the estimate is smooth in $\theta$, and moments of the border are off by the weights' noise only.
+"""
+
+import itertools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+
+from provi.algorithms.natural.conditional import Point
+from provi.families.conditional_gaussian import Constrained, constrained_factor
+from provi.targets.latent_gaussian import Conditional, LatentGaussian
+
+NODES = {1: 9, 2: 7}
+"""Of the quadrature, a dimension; blocks of more dimensions are drawn."""
+
+
+class Corrected(eqx.Module):
+    """Log weights of the draws, and by how much they change the means and, as a factor, the deviations of q.
+
+    `inner_shift`, `inner_scale` (n, b) and `outer_shift`, `outer_scale` (p,); none but for grouped models.
+    """
+
+    log_weights: Any
+    inner_shift: Any
+    inner_scale: Any
+    outer_shift: Any
+    outer_scale: Any
+
+
+def grouped(target: LatentGaussian) -> bool:
+    """Whether blocks can be integrated one by one: small, independent given the border, without a constraint."""
+    layout = target.layout
+    return layout.count > 0 and not layout.chained and layout.width in NODES and _free(target)
+
+
+def _free(target: LatentGaussian) -> bool:
+    return all(block.constraint is None for block in target.blocks)
+
+
+def matched_pairs(rng: np.random.Generator, dim: int, count: int) -> np.ndarray:
+    """`count` pairs (count, 2, dim) of +-e whose second moments are those of N(0, I) exactly; count >= dim."""
+    half = rng.standard_normal((count, dim))
+    if dim:
+        eigenvalues, vectors = np.linalg.eigh(half.T @ half / count)
+        half = half @ (vectors / np.sqrt(eigenvalues)) @ vectors.T
+    return np.stack([half, -half], axis=1)
+
+
+def correct(target: LatentGaussian, theta: Any, point: Point, outer: Any, inner: Any) -> Corrected:
+    """Weights at the standard normal numbers `outer` (S, p) and, unless the model is grouped, `inner` (S, n, b)."""
+    given = target.conditional(theta)
+    covariance = constrained_factor(given, point.sites)
+    if grouped(target):
+        return _by_groups(given, point, covariance, outer)
+    return _by_draws(given, point, covariance, outer, inner)
+
+
+def _by_groups(given: Conditional, point: Point, covariance: Constrained, draws: Any) -> Corrected:
+    factor = covariance.factor
+    count, width = factor.inverse.shape[:2]
+    rule, weights = np.polynomial.hermite_e.hermegauss(NODES[width])
+    nodes = jnp.asarray(np.array(list(itertools.product(rule, repeat=width))))
+    shares = jnp.asarray([np.sum(np.log(w)) for w in itertools.product(weights, repeat=width)])
+    shares = shares + 0.5 * jnp.sum(nodes**2, axis=1)
+    root = _inverse_root(factor.lower)
+    volume = -jnp.sum(jnp.log(jnp.diagonal(factor.lower, axis1=1, axis2=2)), axis=1)
+    group = given.index[:, 0] // width
+
+    def one(epsilon: Any) -> Any:
+        move = solve_triangular(factor.schur_lower, epsilon, lower=True, trans=1)
+        outer = point.outer + move
+        centre = point.inner - factor.solved @ move
+        rest = given.offset + given.border @ outer
+
+        def energy(node: Any) -> Any:
+            place = centre + root @ node
+            eta = rest + jnp.sum(given.values * place.reshape(-1)[given.index], axis=1)
+            terms = given.likelihood.potential(eta, given.response)
+            terms = terms if given.weights is None else terms * given.weights
+            prior = 0.5 * jnp.einsum("ki,kij,kj->k", place, given.prior.diagonal, place)
+            return prior.at[group].add(terms)
+
+        levels = shares[:, None] - jax.lax.map(energy, nodes)
+        top = jnp.max(levels, axis=0)
+        relative = jnp.exp(levels - top)
+        mass = jnp.sum(relative, axis=0)
+        log_integral = jnp.log(mass) + top + volume
+        first = jnp.einsum("tk,ti->ki", relative, nodes) / mass[:, None]
+        second = jnp.einsum("tk,ti,tj->kij", relative, nodes, nodes) / mass[:, None, None]
+        mean = centre + jnp.einsum("kij,kj->ki", root, first)
+        spread = second - first[:, :, None] * first[:, None, :]
+        moment = jnp.einsum("kij,kjl,kil->ki", root, spread, root) + mean**2
+        prior = -0.5 * outer @ given.prior.corner @ outer + 0.5 * given.log_det
+        # (2 pi)^(-d/2) of the prior; the border's share cancels that of q.
+        prior = prior - 0.5 * count * width * np.log(2 * np.pi)
+        log_q = -0.5 * jnp.sum(epsilon**2) + jnp.sum(jnp.log(jnp.diagonal(factor.schur_lower)))
+        return prior + jnp.sum(log_integral) + given.constant - log_q, outer, mean, moment
+
+    log_weights, outers, means, moments = jax.lax.map(one, draws)
+    share = jax.nn.softmax(log_weights)
+    mean, centre = jnp.einsum("s,ski->ki", share, means), share @ outers
+    inner = jnp.einsum("s,ski->ki", share, moments) - mean**2
+    outer = share @ (outers - centre) ** 2
+    eye = jnp.eye(len(centre))
+    half = solve_triangular(factor.schur_lower, eye, lower=True)
+    crossed = solve_triangular(factor.schur_lower, factor.solved.reshape(count * width, -1).T, lower=True)
+    plain = jnp.diagonal(factor.inverse, axis1=1, axis2=2) + jnp.sum(crossed**2, axis=0).reshape(count, width)
+    return Corrected(
+        log_weights,
+        mean - point.inner,
+        jnp.sqrt(jnp.maximum(inner, 0) / plain),
+        centre - point.outer,
+        jnp.sqrt(outer / jnp.sum(half**2, axis=0)),
+    )
+
+
+def _inverse_root(lower: Any) -> Any:
+    """R with RR' the inverse of LL': the transposed inverse of L, for blocks of one or two."""
+    if lower.shape[1] == 1:
+        return 1 / lower
+    a, b, c = lower[:, 0, 0], lower[:, 1, 0], lower[:, 1, 1]
+    zero = jnp.zeros_like(a)
+    return jnp.stack([jnp.stack([1 / a, -b / (a * c)], axis=1), jnp.stack([zero, 1 / c], axis=1)], axis=1)
+
+
+def _by_draws(given: Conditional, point: Point, covariance: Constrained, outer: Any, inner: Any) -> Corrected:
+    matrix = given.precision(point.sites)
+
+    def one(pair: Any) -> Any:
+        move = covariance.draw(pair[1], pair[0])
+        place = point.inner + move[0], point.outer + move[1]
+        terms = given.likelihood.potential(given.predictor(*place), given.response)
+        terms = terms if given.weights is None else terms * given.weights
+        log_p = -0.5 * _quadratic(given.prior, *place) + 0.5 * given.log_det - jnp.sum(terms) + given.constant
+        log_q = -0.5 * _quadratic(matrix, *move) + 0.5 * covariance.log_det
+        return log_p - log_q
+
+    log_weights = jax.lax.map(one, (outer, inner))
+    return Corrected(
+        log_weights,
+        jnp.zeros_like(point.inner),
+        jnp.ones_like(point.inner),
+        jnp.zeros_like(point.outer),
+        jnp.ones_like(point.outer),
+    )
+
+
+def _quadratic(matrix: Any, inner: Any, outer: Any) -> Any:
+    top, bottom = matrix.multiply(inner, outer)
+    return jnp.sum(top * inner) + jnp.sum(bottom * outer)
+
+
+def log_evidence(log_weights: np.ndarray) -> np.ndarray:
+    """From log weights (K, S) of K hyperparameters: log means where the weights are even, else two cumulants.
+
+    One way for all of them, so that the estimate does not jump.
+    """
+    top = log_weights.max(axis=1, keepdims=True)
+    relative = np.exp(log_weights - top)
+    share = relative / relative.sum(axis=1, keepdims=True)
+    effective = 1 / np.sum(share**2, axis=1) / log_weights.shape[1]
+    if np.median(effective) > 0.3:
+        return np.log(relative.mean(axis=1)) + top[:, 0]
+    return log_weights.mean(axis=1) + 0.5 * log_weights.var(axis=1)

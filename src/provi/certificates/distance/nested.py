@@ -1,0 +1,3 @@
+"""stub"""
+def nested_bound(*a, **k):
+    return None

@@ -1,0 +1,345 @@
+r"""Latent Gaussian models: hyperparameters on a rule of nodes, the best Gaussian of the effects at each.
+
+With the ELBO $L_k$ at node $\theta_k$, its prior density times its volume $\pi_k$, and q the mixture with weights
+proportional to $\pi_ke^{L_k}$, the ELBO of the whole is $\log\sum_k\pi_ke^{L_k}$; and where $\log Z(\theta_k) \le U_k$,
+
+$$\log\sum_k\pi_ke^{L_k} \le \log Z \le \log\sum_k\pi_ke^{U_k}, \qquad KL(q\|p) \le \text{the difference},$$
+
+for the posterior on the rule: what is proven. How far the rule is from the integral is estimated, and said apart. The
+weights of the mixture are those of a better estimate of the evidence (`algorithms.natural.corrected`), inside the
+brackets.
+"""
+
+import dataclasses
+import math
+import time
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from provi.algorithms.natural.conditional import MOST_STEPS, Fitted, fit_conditional
+from provi.algorithms.natural.corrected import NODES, Corrected, correct, grouped, log_evidence, matched_pairs
+from provi.certificates.build import Evidence, Query
+from provi.certificates.certificate import Assumption, Certificate
+from provi.certificates.distance.bound import Deferred
+from provi.core.arguments import available_bytes
+from provi.families.base import AbstractFamily
+from provi.families.nested import NestedGaussian, NestedPoint, joined
+from provi.result.nested import NestedPosterior
+from provi.runtime.record import History, Outcome, ProgressBar
+from provi.runtime.run import Run
+from provi.structures.base import AbstractStructure, Answer, Difference, Request
+from provi.structures.integration import (
+    IntegrationError,
+    Rule,
+    curvature_at,
+    error_of,
+    find_mode,
+    grid_rule,
+    lattice_rule,
+)
+from provi.targets.base import AbstractTarget, Constants
+from provi.targets.latent_gaussian import LatentGaussian
+
+_LARGEST_GRID, _SEARCH_TOL, _CHUNK = 3, 1e-4, 16
+_NUMBERS_AT_ONCE, _CORRECTION_WORK, _MOST_PAIRS, _PROBE = 2**21, 6e6, 64, 0.02
+_NEGLIGIBLE = 14.0
+"""Nats below the best from which a node is left out of the mixture: a share of 1e-6."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Nested(AbstractStructure):
+    """A latent Gaussian model and its nested mixtures."""
+
+    reference_tol: ClassVar[float] = 0.01
+
+    @classmethod
+    def default_family(cls, target: AbstractTarget) -> AbstractFamily | None:
+        """Mixtures over the nodes."""
+        return NestedGaussian(target) if isinstance(target, LatentGaussian) else None
+
+    @classmethod
+    def fits(cls, target: AbstractTarget, family: AbstractFamily) -> bool:
+        """With this family only: another one is fitted to the joint density."""
+        return isinstance(target, LatentGaussian) and isinstance(family, NestedGaussian)
+
+    def run(self, start: Any, request: Request) -> Answer:
+        """Explore, integrate, correct."""
+        if start is not None:
+            raise ValueError("start is not for latent Gaussian models: their search begins at typical hyperparameters.")
+        began, target = time.perf_counter(), self.target
+        assert isinstance(target, LatentGaussian)
+        check_memory(target)
+        search = Search(target, request.tol, request.options.get("progress"), request.budget.seconds)
+        with search.bar:
+            found = search.result(request.seed)
+        certificate = self._certificate(found, request.confidence, request.seed)
+        elbo = found.lower
+        history = History()
+        spent = time.perf_counter() - began
+        history.append(
+            step=search.steps, elbo=elbo, elbo_standard_error=0.0, gradient_evaluations=search.steps, seconds=spent,
+            step_size=1.0, num_draws=0, gradient_norm=0.0, rejected_steps=0,
+        )  # fmt: skip
+        outcome, message = found.verdict(target)
+        run = Run(
+            point=found.point,
+            last=found.point,
+            history=history,
+            outcome=outcome,
+            message=message,
+            num_steps=search.steps,
+            gradient_evaluations=search.steps,
+            seconds=time.perf_counter() - began,
+            elbo=(elbo, 0.0),
+        )
+        return Answer(run, certificate)
+
+    def _certificate(self, found: "Found", confidence: float, seed: int) -> Certificate:
+        """What is proven on the rule, computed when it is asked for; what is estimated, in words."""
+        from provi.certificates.distance.nested import nested_bound
+
+        target = self.target
+
+        def recompute(other: int) -> Certificate:
+            return self._certificate(found, confidence, other)
+
+        error = found.error
+        rows = (
+            Assumption("the effects are log-concave given the hyperparameters", True, "proven", target.likelihood.name),
+            Assumption(
+                f"integration over {target.num_hyperparameters} hyperparameters on {len(found.rule.nodes)} nodes",
+                error.log_evidence,
+                "estimated",
+                f"error {error.log_evidence:.1g} nats, means {error.mean:.1g} sd, sds {error.sd:.1g}, by refining",
+            ),
+        )
+        distance = Deferred(
+            lambda: nested_bound(
+                target, found.every, found.rule.log_volume + found.log_prior, confidence=confidence, seed=seed
+            )
+        )
+        notes = () if error.small else ("The rule of integration is coarse: its estimated error is above 0.05.",)
+        return Certificate(
+            status="none",
+            gap=None,
+            assumptions=rows,
+            distance=distance,
+            notes=notes,
+            names=target.parameter_names,
+            recompute=recompute,
+            obstacle="the effects are too many for a proof in reasonable time",
+        )
+
+    def posterior(self, point: Any) -> NestedPosterior:
+        """With marginals by name."""
+        return NestedPosterior(self.family, point, self.target.parameter_names, self.target)
+
+    def evidence(self, point: Any, constants: Constants, query: Query) -> Evidence:
+        """Brackets come with the fit."""
+        raise ValueError("The certificate of a nested fit comes with it: fit.certificate.")
+
+    def difference(self, point: Any, other: Any, *, delta: float, seed: int) -> Difference:
+        """Not for mixtures on nodes."""
+        raise ValueError("Two nested fits are compared by their evidence: provi.compare(fit1, fit2).")
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """The outcome of a search: the mixture, every node of the rule, and how good the rule is."""
+
+    point: NestedPoint
+    every: NestedPoint
+    rule: Rule
+    lower: float
+    elbos: np.ndarray
+    log_prior: np.ndarray
+    corrected: np.ndarray
+    error: IntegrationError
+    unfinished: int
+
+    def verdict(self, target: LatentGaussian) -> tuple[Outcome, str]:
+        """Why it ended, in words."""
+        nodes = f"{len(self.rule.nodes)} nodes over {target.num_hyperparameters} hyperparameters"
+        if self.unfinished:
+            return Outcome.COMPLETED, f"{self.unfinished} of {nodes} did not converge"
+        if not self.error.small:
+            return Outcome.COMPLETED, f"{nodes}; the rule is coarse (estimated error {self.error.log_evidence:.2g} nats)"
+        return Outcome.TOLERANCE, f"integrated over {nodes}; estimated error {self.error.log_evidence:.1g} nats"
+
+
+class Search:
+    """Conditional fits at any hyperparameters, in batches of one compiled program, each from its nearest neighbour."""
+
+    def __init__(self, target: LatentGaussian, tol: float, show: bool | None, seconds: float | None) -> None:
+        self.target, self.tol, self.seconds = target, min(tol * 1e-4, 1e-6), seconds
+        size = target.num_rows * max(target.layout.border, 4) + target.num_effects * 4
+        self.chunk = int(np.clip(2 ** int(math.log2(max(_NUMBERS_AT_ONCE // size, 1))), 1, _CHUNK))
+        self.thetas: list[np.ndarray] = []
+        self.warm: list[Any] = []
+        self.steps, self.began = 0, time.perf_counter()
+        self.bar = ProgressBar(_LATENT_TOTAL, show, "nodes", "log evidence")
+
+    def fit(self, thetas: np.ndarray, tol: float, most_steps: int = MOST_STEPS, keep: bool = True) -> Fitted:
+        """The fits at these hyperparameters (K, D), on the host."""
+        parts = []
+        for start in range(0, len(thetas), self.chunk):
+            some = thetas[start : start + self.chunk]
+            padded = np.concatenate([some, np.repeat(some[-1:], self.chunk - len(some), axis=0)])
+            warm, cold = self._nearest(padded)
+            limits = np.asarray(tol), np.asarray(most_steps)
+            found = _fit_batch(self.target, padded, warm, cold, *limits)
+            found = jax.tree.map(lambda x, n=len(some): np.asarray(x)[:n], found)
+            parts.append(found)
+            self.steps += int(found.steps.sum())
+            if keep:
+                self._remember(some, found)
+            if self.seconds is not None and time.perf_counter() - self.began > self.seconds:
+                raise TimeoutError
+            self.bar.update(min(len(self.thetas), _LATENT_TOTAL - 1), float(found.point.elbo[-1]))
+        return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+
+    def _remember(self, thetas: np.ndarray, found: Fitted) -> None:
+        for k, theta in enumerate(thetas):
+            if np.isfinite(found.point.elbo[k]):
+                self.thetas.append(theta)
+                self.warm.append((found.point.inner[k], found.point.outer[k], found.point.sites[k]))
+        most = max(4, int(2**26 // (8 * self.target.num_rows)))
+        self.thetas, self.warm = self.thetas[-most:], self.warm[-most:]
+
+    def _nearest(self, thetas: np.ndarray) -> tuple[Any, np.ndarray]:
+        layout, rows = self.target.layout, self.target.num_rows
+        if not self.thetas:
+            empty = (np.zeros((layout.count, layout.width)), np.zeros(layout.border), np.zeros(rows))
+            chosen = [empty] * len(thetas)
+        else:
+            known = np.array(self.thetas)
+            chosen = [self.warm[int(np.argmin(np.sum((known - theta) ** 2, axis=1)))] for theta in thetas]
+        stacked = tuple(np.stack(part) for part in zip(*chosen, strict=True))
+        return stacked, np.full(len(thetas), not self.thetas)
+
+    def log_density(self, thetas: np.ndarray) -> np.ndarray:
+        """ELBO and log prior; minus infinity where they are not finite."""
+        value = self.fit(thetas, _SEARCH_TOL).point.elbo + self._log_prior(thetas)
+        return np.where(np.isfinite(value), value, -np.inf)
+
+    def _log_prior(self, thetas: np.ndarray) -> np.ndarray:
+        size, parts = 64, []
+        for start in range(0, len(thetas), size):
+            some = thetas[start : start + size]
+            parts.append(np.asarray(_log_hyperprior(self.target, _padded(some, size)))[: len(some)])
+        return np.concatenate(parts)
+
+    def value_and_slope(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """By the envelope theorem: differences of the ELBO at fixed mean and sites, one pass each."""
+        value = float(self.log_density(theta[None])[0])
+        dim = len(theta)
+        probes = np.concatenate([theta + _PROBE * np.eye(dim), theta - _PROBE * np.eye(dim)])
+        found = self.fit(probes, _SEARCH_TOL, most_steps=1, keep=False).point.elbo + self._log_prior(probes)
+        up, down = found[:dim], found[dim:]
+        return value, (up - down) / (2 * _PROBE), (2 * value - up - down) / _PROBE**2
+
+    def result(self, seed: int) -> Found:
+        """The rule, the fits at its nodes, and the mixture."""
+        target, dim = self.target, self.target.num_hyperparameters
+        if not dim:
+            none = np.zeros((1, 0))
+            rule = Rule(none, np.zeros(1), none[0], np.zeros((0, 0)), np.zeros((1, 0), int), 0.0)
+        else:
+            rule = self._rule(seed)
+        fitted = self.fit(rule.nodes, self.tol)
+        elbos, prior = fitted.point.elbo, self._log_prior(rule.nodes)
+        corrected, moments = self._corrected(rule.nodes, fitted, seed)
+        log_density = corrected + prior
+        error = error_of(rule, log_density)
+        shift = joined(target, moments.inner_shift, moments.outer_shift)
+        scale = joined(target, moments.inner_scale, moments.outer_scale)
+        scale = np.clip(np.where(np.isfinite(scale), scale, 1.0), 0.5, 2.0)
+        every = NestedPoint(
+            rule.nodes, log_density + rule.log_volume, fitted.point.inner, fitted.point.outer, fitted.point.sites,
+            shift, scale,
+        )  # fmt: skip
+        kept = every.log_weights > every.log_weights.max() - _NEGLIGIBLE
+        point = jax.tree.map(lambda x: x[kept], every)
+        lower = float(np.logaddexp.reduce(elbos + prior + rule.log_volume))
+        unfinished = int(np.sum(~(fitted.decrement <= 1e-3)))
+        return Found(point, every, rule, lower, elbos, prior, corrected, error, unfinished)
+
+    def _rule(self, seed: int) -> Rule:
+        target = self.target
+        start = target.default_location[: target.num_hyperparameters]
+        mode, curvature = find_mode(self.value_and_slope, start)
+        if len(mode) > 1:
+            curvature = curvature_at(self.log_density, mode, curvature)
+        if len(mode) <= _LARGEST_GRID:
+            return grid_rule(self.log_density, mode, curvature)
+        return lattice_rule(self.log_density, mode, curvature, seed)
+
+    def _corrected(self, nodes: np.ndarray, fitted: Fitted, seed: int) -> tuple[np.ndarray, Corrected]:
+        """Estimates of the evidence at each node, and moments by the same draws."""
+        target, layout = self.target, self.target.layout
+        rng, by_groups = np.random.default_rng(seed), grouped(target)
+        each = target.num_rows * (NODES[layout.width] ** layout.width if by_groups else 1)
+        fewest = layout.border if by_groups else 4
+        pairs = int(np.clip(_CORRECTION_WORK / (2 * each), max(fewest, 1), _MOST_PAIRS))
+        outer = matched_pairs(rng, layout.border, pairs).reshape(2 * pairs, -1)
+        inner = np.zeros((2 * pairs, 0, 0))
+        if not by_groups:
+            half = rng.standard_normal((pairs, 1, layout.count, layout.width))
+            inner = (half * np.array([1.0, -1.0])[None, :, None, None]).reshape(2 * pairs, layout.count, layout.width)
+        parts = []
+        for start in range(0, len(nodes), self.chunk):
+            some = slice(start, start + self.chunk)
+            pieces = jax.tree.map(lambda x, s=some: _padded(x[s], self.chunk), (nodes, fitted.point))
+            found = _correct_batch(target, *pieces, outer, inner)
+            parts.append(jax.tree.map(lambda x, n=len(nodes[some]): np.asarray(x)[:n], found))
+        moments = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+        return log_evidence(moments.log_weights), moments
+
+
+_LATENT_TOTAL = 200
+
+
+def _padded(array: Any, length: int) -> Any:
+    short = length - len(array)
+    return array if not short else np.concatenate([array, np.repeat(array[-1:], short, axis=0)])
+
+
+@eqx.filter_jit
+def _log_hyperprior(target: Any, thetas: Any) -> Any:
+    return target.log_hyperprior(thetas)
+
+
+@eqx.filter_jit
+def _fit_batch(target: Any, thetas: Any, warm: Any, cold: Any, tol: Any, most_steps: Any) -> Fitted:
+    return jax.vmap(lambda theta, start, new: fit_conditional(target, theta, start, new, tol, most_steps))(
+        thetas, warm, cold
+    )
+
+
+@eqx.filter_jit
+def _correct_batch(target: Any, thetas: Any, points: Any, outer: Any, inner: Any) -> Corrected:
+    return jax.lax.map(lambda pair: correct(target, pair[0], pair[1], outer, inner), (thetas, points))
+
+
+def check_memory(target: LatentGaussian) -> None:
+    """`ValueError` where the run would not fit, with its size."""
+    needed = memory_of(target)
+    if needed > available_bytes():
+        raise ValueError(
+            f"The nested fit of {target.num_rows} rows and {target.num_effects} effects takes about "
+            f"{needed / 2**30:.1f} GiB, more than is free: {target.layout.border} of the effects are kept dense "
+            f"(in the border); take fewer crossed effects or fewer rows."
+        )
+
+
+def memory_of(target: LatentGaussian) -> int:
+    """Bytes of a run at its peak, about: designs and factors of a batch, and what is kept of the nodes."""
+    layout = target.layout
+    blocks = layout.count * layout.width * (layout.width * (6 if layout.chained else 3) + 3 * layout.border)
+    batch = 6 * target.num_rows * (layout.border + 6) + blocks + 4 * layout.border**2
+    kept = 64 * (target.num_rows + 3 * target.num_effects)
+    return 8 * (batch + kept)

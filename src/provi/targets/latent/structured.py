@@ -1,0 +1,483 @@
+r"""Blocks whose effects depend on their neighbours: walks, autoregressions, graphs, seasons, kernels.
+
+An *intrinsic* block has a precision R that leaves some directions free (the level of a walk, a linear trend). There the
+effects are $u = \sigma v + Bc$: v is orthogonal to all of these directions, so that the intercept of the model keeps its
+meaning, and those of them that people want in the block (B: the trend of a second-order walk, the pattern of a season)
+have coefficients $c \sim N(0, s^2)$. R is scaled so that the geometric mean of the variances of v is one (Sorbye and Rue
+2014): a scale means the same on every graph. A ridge of $10^{-8}$ of the mean of its diagonal is part of the model.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from scipy import sparse
+from scipy.sparse import csgraph
+from scipy.sparse.linalg import splu
+
+from provi.core.arguments import as_array, check_positive, check_positive_definite
+from provi.kernels import AbstractKernel, log_parameters, parameter_names, with_log_parameters
+from provi.targets.latent.blocks import AbstractBlock, Pattern, SparseRows, read_index, read_levels
+from provi.targets.latent.priors import AbstractHyperprior, Beta, HalfNormal, LogNormal, Uniform
+
+_RIDGE, _LARGEST_DENSE = 1e-8, 1500
+
+
+class _Field(AbstractBlock):
+    """One effect a level, u = sigma v + B c, and the entries of R."""
+
+    name: str = eqx.field(static=True)
+    index: Any
+    scale: AbstractHyperprior
+    num_levels: int = eqx.field(static=True)
+    level_names: tuple[str, ...] | None = eqx.field(static=True)
+    entries: Pattern
+    matrix: Any
+    log_determinant: Any
+    null: Any
+    free: Any
+
+    def _read(self, name: str, index: Any, size: int | None, scale: Any, levels: Any) -> None:
+        self.name = str(name)
+        self.index, self.num_levels = read_index(f"index of {name!r}", index, size)
+        self.scale = HalfNormal(2.5) if scale is None else scale
+        self.level_names = read_levels(name, levels, self.num_levels)
+
+    @property
+    def extra(self) -> int:
+        """The number of coefficients of B."""
+        return self.free.shape[1]
+
+    @property
+    def tail(self) -> int:
+        """The coefficients of B."""
+        return self.extra
+
+    @property
+    def size(self) -> int:
+        """Levels, and the coefficients of B."""
+        return self.num_levels + self.extra
+
+    @property
+    def num_rows(self) -> int:
+        """Of the data."""
+        return len(self.index)
+
+    @property
+    def priors(self) -> dict[str, AbstractHyperprior]:
+        """The standard deviation."""
+        return {f"sd({self.name})": self.scale}
+
+    def rows(self, theta: Any) -> SparseRows:
+        """The effect of the datum's level."""
+        effects = self.effect_rows(theta)
+        index = jnp.asarray(self.index)
+        return SparseRows(effects.index[index], effects.values[index])
+
+    def effect_rows(self, theta: Any) -> SparseRows:
+        """sigma, and the row of B."""
+        levels, extra = self.num_levels, self.extra
+        index = np.concatenate(
+            [np.arange(levels)[:, None], np.broadcast_to(levels + np.arange(extra), (levels, extra))], axis=1
+        )
+        values = jnp.concatenate([jnp.full((levels, 1), 1.0) * theta[0], jnp.asarray(self.free)], axis=1)
+        return SparseRows(jnp.asarray(index), values)
+
+    @property
+    def effect_shape(self) -> tuple[int, ...]:
+        """One a level."""
+        return (self.num_levels,)
+
+    @property
+    def pattern(self) -> Pattern:
+        """That of R, and the diagonal for c."""
+        places = self.num_levels + np.arange(self.extra)
+        return Pattern(
+            jnp.concatenate([jnp.asarray(self.entries.rows), places]),
+            jnp.concatenate([jnp.asarray(self.entries.columns), places]),
+        )
+
+    def precision(self, theta: Any) -> Any:
+        """R, and ones: B holds the scale of c."""
+        del theta
+        return jnp.concatenate([jnp.asarray(self.matrix), jnp.ones(self.extra)])
+
+    def log_det(self, theta: Any) -> Any:
+        """Computed when the block was made."""
+        del theta
+        return jnp.asarray(self.log_determinant)
+
+    @property
+    def constraint(self) -> Any:
+        """v has nothing of the directions that R leaves free."""
+        if not self.null.shape[1]:
+            return None
+        return jnp.concatenate([jnp.asarray(self.null), jnp.zeros((self.extra, self.null.shape[1]))])
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Names of the levels."""
+        return super().levels if self.level_names is None else self.level_names
+
+    def _set_intrinsic(self, matrix: Any, null: np.ndarray, free: np.ndarray) -> None:
+        """Scale R, add the ridge and keep its lower entries."""
+        matrix = sparse.csc_matrix(matrix)
+        ridged = matrix + _RIDGE * matrix.diagonal().mean() * sparse.eye(self.num_levels)
+        factor = 1.0
+        if null.shape[1]:
+            factor = float(np.exp(np.mean(np.log(np.maximum(constrained_variances(ridged, null), 1e-12)))))
+        self._set_matrix(ridged * factor, null, free)
+
+    def _set_matrix(self, matrix: Any, null: np.ndarray, free: np.ndarray) -> None:
+        lower = sparse.tril(sparse.csc_matrix(matrix)).tocoo()
+        self.entries = Pattern(lower.row.astype(np.int32), lower.col.astype(np.int32))
+        self.matrix, self.null, self.free = lower.data, null, free
+        self.log_determinant = np.asarray(constrained_log_det(sparse.csc_matrix(matrix), null))
+
+
+class RandomWalk(_Field):
+    r"""Differences of neighbouring levels are $N(0, \sigma^2)$, first ones (`order` 1) or second ones (2).
+
+    Orthogonal to constants: the level is the model's intercept. A walk of order 2 has a linear trend, with the
+    coefficient $N(0, \texttt{trend\_scale}^2)$ of the standardised time.
+    """
+
+    def __init__(
+        self,
+        index: Any,
+        order: int = 1,
+        *,
+        size: int | None = None,
+        scale: AbstractHyperprior | None = None,
+        trend_scale: float = 2.5,
+        name: str = "walk",
+        levels: Any = None,
+    ):
+        """`index`: (N,) the place of each datum in the walk, 0, 1, ...; other arguments as for `Independent`."""
+        self._read(name, index, size, scale, levels)
+        length = self.num_levels
+        if order not in (1, 2):
+            raise ValueError(f"order of {name!r} must be 1 or 2, not {order}.")
+        if length < order + 2:
+            raise ValueError(f"A walk of order {order} needs {order + 2} levels at least; {name!r} has {length}.")
+        difference = sparse.eye(length, format="csr")
+        for _ in range(order):
+            difference = difference[1:] - difference[:-1]
+        level, time = np.full((length, 1), length**-0.5), np.arange(length) - (length - 1) / 2
+        trend = (time / np.linalg.norm(time))[:, None]
+        null = level if order == 1 else np.concatenate([level, trend], axis=1)
+        free = np.zeros((length, 0)) if order == 1 else trend * np.sqrt(length) * check_positive("trend_scale", trend_scale)
+        self._set_intrinsic(difference.T @ difference, null, free)
+
+
+class Besag(_Field):
+    r"""An intrinsic conditional autoregression on a graph: $u_i - u_j \sim N(0, \sigma^2)$ for neighbours i, j.
+
+    Sums to zero in every connected part; a level without neighbours has an effect of its own, $N(0, \sigma^2)$.
+    """
+
+    def __init__(
+        self,
+        index: Any,
+        edges: Any,
+        *,
+        size: int | None = None,
+        scale: AbstractHyperprior | None = None,
+        name: str = "space",
+        levels: Any = None,
+    ):
+        """`edges`: (E, 2) pairs of neighbouring levels, or a symmetric adjacency matrix."""
+        pairs = read_edges(name, edges)
+        largest = max(int(np.max(np.asarray(index))), int(pairs.max(initial=0))) + 1
+        self._read(name, index, largest if size is None else size, scale, levels)
+        matrix, null = graph_laplacian(pairs, self.num_levels)
+        self._set_intrinsic(matrix, null, np.zeros((self.num_levels, 0)))
+
+
+class Seasonal(_Field):
+    r"""Sums over `period` neighbouring levels are $N(0, \sigma^2)$; the pattern of the first period is $N(0, s^2)$."""
+
+    def __init__(
+        self,
+        index: Any,
+        period: int,
+        *,
+        size: int | None = None,
+        scale: AbstractHyperprior | None = None,
+        pattern_scale: float = 2.5,
+        name: str = "season",
+        levels: Any = None,
+    ):
+        """`period`: of the season, in levels. `pattern_scale`: s above."""
+        self._read(name, index, size, scale, levels)
+        length = self.num_levels
+        if not 2 <= period < length:
+            raise ValueError(f"period of {name!r} must be at least 2 and below the number of levels, {length}.")
+        window = sum(sparse.eye(length - period + 1, length, k=k) for k in range(period))
+        patterns = np.eye(period)[np.arange(length) % period][:, :-1] - np.eye(period)[np.arange(length) % period][:, -1:]
+        null = np.linalg.qr(patterns)[0]
+        free = null * np.sqrt(length) * check_positive("pattern_scale", pattern_scale) / np.sqrt(period - 1)
+        self._set_intrinsic(sparse.csr_matrix(window).T @ sparse.csr_matrix(window), null, free)
+
+
+class Custom(_Field):
+    r"""$u \sim N(0, \sigma^2P^{-1})$ with your own precision matrix P, dense or sparse, positive definite."""
+
+    def __init__(
+        self,
+        index: Any,
+        precision: Any,
+        *,
+        scale: AbstractHyperprior | None = None,
+        name: str = "custom",
+        levels: Any = None,
+    ):
+        """`precision`: (size, size), symmetric positive definite."""
+        matrix = precision if sparse.issparse(precision) else as_array(f"precision of {name!r}", precision, ndim=2)
+        if matrix.shape[0] != matrix.shape[1]:
+            raise ValueError(f"precision of {name!r} must be square; its shape is {matrix.shape}.")
+        if not sparse.issparse(matrix):
+            check_positive_definite(f"precision of {name!r}", np.asarray(matrix))
+        self._read(name, index, matrix.shape[0], scale, levels)
+        none = np.zeros((self.num_levels, 0))
+        self._set_matrix(matrix, none, none)
+
+
+class AR1(_Field):
+    r"""$u_t = \rho u_{t-1} + \epsilon_t$, stationary with the standard deviation $\sigma$."""
+
+    correlation: AbstractHyperprior
+
+    def __init__(
+        self,
+        index: Any,
+        *,
+        size: int | None = None,
+        scale: AbstractHyperprior | None = None,
+        correlation: AbstractHyperprior | None = None,
+        name: str = "ar1",
+        levels: Any = None,
+    ):
+        """`correlation`: the prior of rho on (-1, 1); default flat."""
+        self._read(name, index, size, scale, levels)
+        self.correlation = Uniform(-1.0, 1.0) if correlation is None else correlation
+        places = np.arange(self.num_levels, dtype=np.int32)
+        self.entries = Pattern(np.concatenate([places, places[1:]]), np.concatenate([places, places[:-1]]))
+        none = np.zeros((self.num_levels, 0))
+        self.matrix, self.log_determinant, self.null, self.free = np.zeros(0), np.zeros(()), none, none
+
+    @property
+    def priors(self) -> dict[str, AbstractHyperprior]:
+        """sigma and rho."""
+        return {f"sd({self.name})": self.scale, f"rho({self.name})": self.correlation}
+
+    def precision(self, theta: Any) -> Any:
+        """(1, 1 + rho^2, ..., 1 + rho^2, 1) and -rho, over 1 - rho^2."""
+        length, rho = self.num_levels, theta[1]
+        inner = np.ones(length)
+        inner[[0, -1]] = 0.0
+        diagonal = 1 + jnp.asarray(inner) * rho**2 if length > 1 else 1 - jnp.ones(1) * rho**2
+        return jnp.concatenate([diagonal, jnp.full(length - 1, -1.0) * rho]) / (1 - rho**2)
+
+    def log_det(self, theta: Any) -> Any:
+        """-(n - 1) log(1 - rho^2)."""
+        return -(self.num_levels - 1) * jnp.log1p(-(theta[1] ** 2))
+
+
+class BYM2(_Field):
+    r"""$u = \sigma(\sqrt\phi\,s + \sqrt{1 - \phi}\,e)$: a scaled Besag field s and independent effects e (Riebler 2016).
+
+    $\phi$ is the share of the variance that is spatial.
+    """
+
+    mixing: AbstractHyperprior
+
+    def __init__(
+        self,
+        index: Any,
+        edges: Any,
+        *,
+        size: int | None = None,
+        scale: AbstractHyperprior | None = None,
+        mixing: AbstractHyperprior | None = None,
+        name: str = "space",
+        levels: Any = None,
+    ):
+        """`mixing`: the prior of phi; default `Beta(0.5, 0.5)`, as in Stan's case study."""
+        field = Besag(index, edges, size=size, scale=scale, name=name, levels=levels)
+        for key in ("name", "index", "scale", "num_levels", "level_names", "entries", "matrix", "null"):
+            setattr(self, key, getattr(field, key))
+        self.log_determinant = field.log_determinant
+        self.mixing = Beta(0.5, 0.5) if mixing is None else mixing
+        self.free = np.zeros((self.num_levels, 0))
+
+    @property
+    def extra(self) -> int:
+        """The independent effects take the place of the coefficients c."""
+        return self.num_levels
+
+    @property
+    def tail(self) -> int:
+        """None: a datum sees one of the independent effects."""
+        return 0
+
+    @property
+    def priors(self) -> dict[str, AbstractHyperprior]:
+        """sigma and phi."""
+        return {f"sd({self.name})": self.scale, f"mixing({self.name})": self.mixing}
+
+    def effect_rows(self, theta: Any) -> SparseRows:
+        """The two parts."""
+        places, count = np.arange(self.num_levels), self.num_levels
+        ones = jnp.ones(count) * theta[0]
+        values = jnp.stack([ones * jnp.sqrt(theta[1]), ones * jnp.sqrt(1 - theta[1])], axis=1)
+        return SparseRows(jnp.asarray(np.stack([places, places + count], axis=1)), values)
+
+
+class GaussianProcess(AbstractBlock):
+    r"""A function of inputs, $u = f(X) \sim N(0, k_\theta(X, X))$, with the kernel's numbers unknown: $u = Lv$, $LL' = K$."""
+
+    name: str = eqx.field(static=True)
+    index: Any
+    inputs: Any
+    kernel: AbstractKernel
+    chosen: tuple[AbstractHyperprior, ...]
+    jitter: Any
+
+    def __init__(
+        self,
+        X: Any,
+        kernel: AbstractKernel,
+        *,
+        priors: dict[str, AbstractHyperprior] | None = None,
+        jitter: float = 1e-6,
+        name: str = "f",
+    ):
+        """**Arguments:**
+
+        - `X`: (N, d) inputs; equal rows share their function value. - `kernel`: of `provi.kernels`.
+        - `priors`: by the names that `provi.kernels.parameter_names(kernel)` lists; default `HalfNormal(2.5)` for
+          amplitudes, and log-normal around the median distance of the inputs for length-scales.
+        - `jitter`: added to the diagonal, times the largest variance: part of the model.
+        """
+        values = as_array("X", X)
+        values = values[:, None] if values.ndim == 1 else values
+        self.inputs, place = np.unique(values, axis=0, return_inverse=True)
+        self.name, self.kernel, self.index = str(name), kernel, place.reshape(-1).astype(np.int32)
+        self.jitter = np.asarray(check_positive("jitter", jitter))
+        names, given = parameter_names(kernel), dict(priors or {})
+        unknown = set(given) - set(names)
+        if unknown:
+            raise ValueError(f"priors of {name!r} names {sorted(unknown)}; the kernel's numbers are {list(names)}.")
+        self.chosen = tuple(given.get(key) or _kernel_prior(key, self.inputs) for key in names)
+
+    @property
+    def size(self) -> int:
+        """The number of different inputs."""
+        return len(self.inputs)
+
+    @property
+    def num_rows(self) -> int:
+        """Of the data."""
+        return len(self.index)
+
+    @property
+    def priors(self) -> dict[str, AbstractHyperprior]:
+        """The kernel's numbers."""
+        return {f"{key}({self.name})": p for key, p in zip(parameter_names(self.kernel), self.chosen, strict=True)}
+
+    def factor(self, theta: Any) -> Any:
+        """L."""
+        kernel = with_log_parameters(self.kernel, jnp.log(jnp.stack([theta[i] for i in range(len(self.chosen))])))
+        gram = kernel.matrix(jnp.asarray(self.inputs))
+        return jnp.linalg.cholesky(gram + jnp.asarray(self.jitter) * jnp.max(jnp.diagonal(gram)) * jnp.eye(self.size))
+
+    def rows(self, theta: Any) -> SparseRows:
+        """The rows of L."""
+        rows = self.effect_rows(theta)
+        index = jnp.asarray(self.index)
+        return SparseRows(rows.index[index], rows.values[index])
+
+    def effect_rows(self, theta: Any) -> SparseRows:
+        """L."""
+        every = np.broadcast_to(np.arange(self.size), (self.size, self.size))
+        return SparseRows(jnp.asarray(every), self.factor(theta))
+
+    @property
+    def effect_shape(self) -> tuple[int, ...]:
+        """One a different input."""
+        return (self.size,)
+
+
+def _kernel_prior(name: str, inputs: np.ndarray) -> AbstractHyperprior:
+    if "length" not in name and "period" not in name:
+        return HalfNormal(2.5)
+    some = inputs[:: max(len(inputs) // 200, 1)]
+    distance = np.linalg.norm(some[:, None] - some[None], axis=2)
+    middle = float(np.median(distance[distance > 0])) if (distance > 0).any() else 1.0
+    return LogNormal(float(np.log(middle)), 1.0)
+
+
+def read_edges(name: str, edges: Any) -> np.ndarray:
+    """Pairs i < j, each once, from pairs or from an adjacency matrix."""
+    table: Any = edges
+    if sparse.issparse(table) or (np.ndim(table) == 2 and np.shape(table)[0] == np.shape(table)[1] != 2):
+        found = sparse.coo_matrix(table)
+        table = np.stack([found.row, found.col], axis=1)
+    pairs = np.asarray(table)
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
+        raise ValueError(f"edges of {name!r} must be (E, 2) whole numbers or an adjacency matrix; got {pairs.shape}.")
+    if pairs.size and pairs.min() < 0:
+        raise ValueError(f"edges of {name!r} must not be negative: levels are 0, 1, ...")
+    pairs = np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1)
+    return np.unique(pairs, axis=0)
+
+
+def graph_laplacian(pairs: np.ndarray, count: int) -> tuple[Any, np.ndarray]:
+    """D - W with ones where a level has no neighbours, and the indicators of the other connected parts, orthonormal."""
+    if pairs.size and pairs.max() >= count:
+        raise ValueError(f"edges name level {pairs.max()}, but there are {count} levels.")
+    ones = np.ones(len(pairs))
+    weights = sparse.coo_matrix((ones, (pairs[:, 0], pairs[:, 1])), (count, count))
+    weights = (weights + weights.T).tocsr()
+    degree = np.asarray(weights.sum(axis=1)).ravel()
+    number, part = csgraph.connected_components(weights, directed=False)
+    sizes = np.bincount(part, minlength=number)
+    kept = np.flatnonzero(sizes > 1)
+    null = np.zeros((count, len(kept)))
+    for column, label in enumerate(kept):
+        null[part == label, column] = sizes[label] ** -0.5
+    return sparse.diags(np.where(degree == 0, 1.0, degree)) - weights, null
+
+
+def constrained_log_det(matrix: Any, null: np.ndarray) -> float:
+    """log det of B'MB, B an orthonormal basis of what is orthogonal to `null`: that of M times that of N'M^-1 N."""
+    factor = splu(sparse.csc_matrix(matrix), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
+    total = float(np.sum(np.log(np.abs(factor.U.diagonal()))))
+    if null.shape[1]:
+        total += float(np.linalg.slogdet(null.T @ factor.solve(null))[1])
+    return total
+
+
+def constrained_variances(matrix: Any, null: np.ndarray) -> np.ndarray:
+    """The diagonal of B(B'MB)^-1 B': variances under the constraint N'v = 0."""
+    count = matrix.shape[0]
+    if count <= _LARGEST_DENSE:
+        dense = np.asarray(sparse.csc_matrix(matrix).todense())
+        # N N' fills the null space, so that the inverse is well conditioned; there the constraint takes it out.
+        inverse = np.linalg.inv(dense + np.trace(dense) / count * null @ null.T)
+        crossed = inverse @ null
+        return np.diag(inverse) - np.sum(crossed @ np.linalg.inv(null.T @ crossed) * crossed, axis=1)
+    factor = splu(sparse.csc_matrix(matrix), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
+    crossed = factor.solve(null)
+    middle = np.linalg.inv(null.T @ crossed)
+    places = np.unique(np.linspace(0, count - 1, _LARGEST_DENSE).astype(int))  # enough for a geometric mean
+    found = np.empty(len(places))
+    for start in range(0, len(places), 256):
+        some = places[start : start + 256]
+        unit = np.zeros((count, len(some)))
+        unit[some, np.arange(len(some))] = 1.0
+        solved = factor.solve(unit)
+        found[start : start + 256] = solved[some, np.arange(len(some))]
+    return found - np.sum(crossed[places] @ middle * crossed[places], axis=1)
