@@ -94,7 +94,7 @@ def test_censored_times_have_a_minus_sign():
     ("family", "values", "parts", "message"),
     [
         ("bernoulli", [1, 1], {}, "one class only, '1': rows of two classes are needed"),
-        ("bernoulli", ["a", "b", "c"], {}, r"3 classes \('a', 'b', 'c'\); bernoulli takes two. Name the one that is 1, y\[c\]"),
+        ("bernoulli", ["a", "b", "c"], {}, r"3 classes \('a', 'b', 'c'\); .* Name the one that is 1, y\[c\]"),
         ("bernoulli", ["a", "b"], {"positive": "z"}, "has no label 'z': its labels are 'a', 'b'"),
         ("poisson", [1, -2], {}, "must hold counts 0, 1, 2, ... for poisson, not -2"),
         ("negative-binomial", [1, 2.5], {}, "must hold counts"),

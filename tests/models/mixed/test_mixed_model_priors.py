@@ -11,11 +11,19 @@ RNG = np.random.default_rng(0)
 N = 40
 FRAME = pd.DataFrame(
     {
-        "y": 100 + 3 * RNG.normal(size=N), "b": RNG.integers(0, 2, N), "c": RNG.poisson(30, N), "x": 2000 + RNG.normal(size=N),
-        "f": RNG.choice(list("uvw"), N), "g": RNG.integers(0, 6, N), "t": RNG.integers(2000, 2010, N), "e": RNG.uniform(1, 5, N),
-        "o": RNG.integers(0, 3, N), "time": RNG.exponential(10, N), "event": RNG.integers(0, 2, N),
+        "y": 100 + 3 * RNG.normal(size=N),
+        "b": RNG.integers(0, 2, N),
+        "c": RNG.poisson(30, N),
+        "x": 2000 + RNG.normal(size=N),
+        "f": RNG.choice(list("uvw"), N),
+        "g": RNG.integers(0, 6, N),
+        "t": RNG.integers(2000, 2010, N),
+        "e": RNG.uniform(1, 5, N),
+        "o": RNG.integers(0, 3, N),
+        "time": RNG.exponential(10, N),
+        "event": RNG.integers(0, 2, N),
     }
-)  # fmt: skip
+)
 
 
 def test_gaussian_defaults_by_hand():

@@ -1,5 +1,7 @@
 """`MixedModel`: a formula and a table in, the posterior of a mixed model with its certificate out."""
 
+import dataclasses
+import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from provi.core.arguments import check_count
+from provi.core.arguments import check_count, double_precision
 from provi.fit import fit
 from provi.frontends.formula.syntax import parse_formula
 from provi.frontends.formula.tables import column_names, pandas_module
@@ -289,6 +291,20 @@ class MixedModel(BaseEstimator):
         check_is_fitted(self)
         options.setdefault("title", f"{self.formula} ({self.assembly_.observed.family})")
         return self.fit_.report(path, **options)
+
+    def __getstate__(self) -> Any:
+        state: Any = super().__getstate__()
+        if "fit_" in state:
+            # What computes a certificate again cannot be pickled.
+            certificate = dataclasses.replace(self.certificate_, recompute=None)
+            state = {**state, "fit_": dataclasses.replace(self.fit_, certificate=certificate)}
+            state["certificate_"] = certificate
+        return {"pickled": pickle.dumps(state)}
+
+    @double_precision
+    def __setstate__(self, state: Any) -> None:
+        # In double precision: JAX unpickles arrays as float32 for a user who has not enabled 64 bits.
+        super().__setstate__(pickle.loads(state["pickled"]))
 
     def __str__(self) -> str:
         if hasattr(self, "fit_"):

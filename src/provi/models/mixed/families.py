@@ -237,7 +237,7 @@ def _categories(response: Response) -> tuple[np.ndarray, tuple[Any, ...]]:
             f"The response {response.name!r} holds texts, whose order is not known: make it an ordered pandas "
             f"Categorical or numbers."
         )
-    levels: tuple[Any, ...] = tuple(response.levels or sorted(set(response.values.tolist())))
+    levels: Any = tuple(response.levels or sorted(set(response.values.tolist())))
     if len(levels) < 2:
         raise ValueError(f"The response {response.name!r} has one category only, {level_text(levels[0])!r}.")
     if len(levels) > 30:

@@ -46,7 +46,7 @@ def plot_effects(summary: Summary, effects: Any, assembly: Assembly, most: int =
                 _curve(axis, structured[term], part)
             else:
                 _caterpillar(axis, part, most)
-            axis.set_title(term if effect in ("value", "Intercept") else f"{term}: {effect}")
+            axis.set_title(term if effect == "value" else f"{effect} by {term}")
         for axis in axes:
             axis.set_axis_off()
         figure.suptitle(f"{100 * summary.probability:g}% intervals", x=0.01, ha="left", fontsize=9)
@@ -55,10 +55,12 @@ def plot_effects(summary: Summary, effects: Any, assembly: Assembly, most: int =
 
 def _intervals(axis: Any, names: list[str], mean: np.ndarray, interval: np.ndarray, zero: bool) -> None:
     places = np.arange(len(names))[::-1]
-    if zero:
-        axis.axvline(0, color=INK, linewidth=0.6, alpha=0.5)
     axis.hlines(places, interval[:, 0], interval[:, 1], color=PALETTE[0], linewidth=2)
     axis.plot(mean, places, "o", color=PALETTE[0])
+    if zero:
+        axis.axvline(0, color=INK, linewidth=0.6, alpha=0.5)
+    elif (interval > 0).all():
+        axis.set_xlim(0, 1.05 * float(interval.max()))
     axis.set_yticks(places, names)
     axis.set_ylim(-0.7, len(names) - 0.3)
 

@@ -28,8 +28,9 @@ def summarise(posterior: Any, assembly: Assembly, probability: float = 0.94) -> 
     fixed, rows = assembly.priors.fixed, {}
     for k, name in enumerate(fixed.names):
         rows[name] = _row(posterior.fixed[fixed.target_names[k]], probability, fixed.mean[k])
-    for name, marginal in posterior.hyperparameters.items():
-        rows[name] = _row(marginal, probability)
+    found, order = posterior.hyperparameters, list(posterior.target.hyperpriors)
+    for name in sorted(found, key=lambda name: order.index(name) if name in order else len(order)):
+        rows[name] = _row(found[name], probability)
     moved = ["Intercept"] if fixed.intercept is not None else [name for name in rows if name.startswith("cutpoint[")]
     for name in moved if fixed.centre.any() else ():
         rows[name] = _row(_at_zero(posterior, fixed, name), probability)
