@@ -99,7 +99,8 @@ class Certificate:
     - `theorem`, `a_priori_bound`, `a_priori_metric`: what the algorithm's theorem promised, in expectation over runs,
       before this run was made. - `notes`: what is missing and what would tighten the statement.
     - `elbo`: of q, with its error, where it is known: in a fit. `evidence`: the bracket of the log evidence.
-    - `obstacle`: why there is no bound on the KL, should there be none.
+    - `obstacle`: why there is no bound on the KL, should there be none. - `opening`: the first sentence where q is in no
+      family, so that there is no gap to speak of.
     - `names`: of the parameters. - `num_gradients`: of the log density, spent on the bounds; passes over the data where
       the bounds are deterministic.
     """
@@ -119,6 +120,7 @@ class Certificate:
     num_gradients: int = 0
     elbo: tuple[float, float] | None = None
     obstacle: str = ""
+    opening: str = ""
     recompute: Callable[[int], "Certificate"] | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
@@ -208,6 +210,8 @@ class Certificate:
     @property
     def headline(self) -> str:
         """The verdict in one sentence."""
+        if self.opening:
+            return self.opening
         if self.gap is None:
             alone = not self.bounds and self.posterior is not None
             return "No gap, as q is in no family." if alone else "Not certified: no bound on the gap."

@@ -180,10 +180,9 @@ class Fit:
         certificate = self.certificate
         gap = "no bound on the gap" if certificate.gap is None else f"gap at most {at_most(certificate.gap)} nats"
         level = "" if certificate.confidence is None else f", confidence {certificate.confidence:g}"
-        lines = [
-            f"Fit of {len(self.posterior.names)} parameters: {self.message or self.outcome.value}.",
-            f"ELBO {self.elbo} nats; {gap} ({certificate.status}{level}).",
-        ]
+        lines = [f"Fit of {len(self.posterior.names)} parameters: {self.message or self.outcome.value}."]
+        if not certificate.opening:
+            lines.append(f"ELBO {self.elbo} nats; {gap} ({certificate.status}{level}).")
         found = self.posterior.latest_diagnosis
         lines += certificate.lines[1:]
         return "\n".join(lines if found is None else [*lines, found.advice])

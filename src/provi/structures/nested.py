@@ -132,6 +132,10 @@ class Nested(AbstractStructure):
             names=target.parameter_names,
             recompute=recompute,
             obstacle="the effects are too many for a proof in reasonable time",
+            opening=(
+                f"Integrated over {target.num_hyperparameters} hyperparameters on {len(found.rule.nodes)} nodes: estimated "
+                f"error {error.log_evidence:.1g} nats, {max(error.mean, error.sd):.1g} sd."
+            ),
         )
 
     def posterior(self, point: Any) -> NestedPosterior:

@@ -86,6 +86,9 @@ class RowProblem(AbstractProblem):
     quadratic: bool = eqx.field(static=True)
     """Whether all terms are: their second derivatives are constant."""
 
+    multiples: Any = None
+    """What each term is multiplied by, or None."""
+
     @property
     def dim(self) -> int:
         """The number of columns of R."""
@@ -118,6 +121,7 @@ class RowProblem(AbstractProblem):
             self.centre_error,
             self.largest_weight,
             self.quadratic,
+            self.multiples,
         )
 
     def curvature(self) -> np.ndarray:
@@ -136,7 +140,10 @@ class RowProblem(AbstractProblem):
     def _terms(self, eta: Any) -> tuple[Any, Any]:
         y = jnp.broadcast_to(jnp.asarray(self.response, eta.dtype), eta.shape).reshape(-1)
         values, pull = jax.vjp(lambda x: self.likelihood.potential(x.reshape(-1), y).reshape(eta.shape), eta)
-        return values, pull(jnp.ones_like(values))[0]
+        each = jnp.ones_like(values)
+        if self.multiples is not None:
+            each = each * self.multiples.astype(eta.dtype)
+        return values * each, pull(each)[0]
 
     def slopes(self, w: Any) -> Any:
         """One product with X and one with X'."""

@@ -41,7 +41,7 @@ class Layout(eqx.Module):
     def work(self) -> float:
         """Multiplications of one factorisation, without those of the rows."""
         n, b, p = self.count, self.width, self.border
-        return n * b * (b * b * (6 if self.chained else 1) + b * p + p * p) + p**3
+        return float(n * b * (b * b * (6 if self.chained else 1) + b * p + p * p) + p**3)
 
 
 @dataclasses.dataclass(frozen=True)
