@@ -187,7 +187,7 @@ _NUMBERS_AT_ONCE = 2**20
 def log_densities(
     target: AbstractTarget, family: AbstractFamily, point: Any, z: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """log p(z), unnormalised, and log q(z), for each row of z.
+    """log p(z), unnormalised, and log q(z), for each row of z; the same twice where q has no density.
 
     **Arguments:**
 
@@ -202,6 +202,7 @@ def log_densities(
 @eqx.filter_jit
 def _log_densities(target: AbstractTarget, family: AbstractFamily, point: Any, z: Draws, batch: int) -> Any:
     def at(row: Any) -> Any:
-        return -target.potential(row), family.log_prob(point, row)
+        log_p = -target.potential(row)
+        return log_p, family.log_prob(point, row) if family.has_density else log_p
 
     return jax.lax.map(at, z, batch_size=batch)

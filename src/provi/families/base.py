@@ -1,7 +1,7 @@
 """What a family of approximations is to the loop, the result and the certificate."""
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -22,6 +22,9 @@ class AbstractFamily(eqx.Module):
 
     scale: AbstractVar[str]
     """The kind of covariance, in one word."""
+
+    has_density: ClassVar[bool] = True
+    """Whether `log_prob` is known; a mixture on nodes has none, and its draws count alike."""
 
     @abstractmethod
     def check_point(self, point: Any) -> None:

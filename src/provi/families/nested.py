@@ -53,6 +53,7 @@ class NestedGaussian(AbstractFamily):
     dim: int = eqx.field(static=True)
     base: AbstractBase
     scale: ClassVar[str] = "nested"
+    has_density: ClassVar[bool] = False
 
     def __init__(self, target: LatentGaussian):
         self.target, self.dim, self.base = target, target.dim, Normal()

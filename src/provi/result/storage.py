@@ -16,10 +16,13 @@ from provi.core.arguments import double_precision
 from provi.families.base import AbstractFamily
 from provi.families.bases import Laplace, Normal, StudentT, Uniform
 from provi.families.dual_gaussian import DualGaussian, DualPoint
+from provi.families.nested import NestedGaussian, NestedPoint
 from provi.families.location_scale import LocationScale
 from provi.result.fit import Estimate, Fit
+from provi.result.nested import NestedPosterior
 from provi.result.posterior import Posterior
 from provi.runtime.record import History, Outcome
+from provi.targets.latent_gaussian import LatentGaussian
 from provi.targets.priors import GaussianPrior
 
 _FORMAT = "provi-fit-1"
@@ -62,11 +65,15 @@ def load(path: str | Path, target: Any = None) -> Fit:
         if metadata.get("format") != _FORMAT:
             raise ValueError(f"{path} is not a fit saved by ProVI.")
         data = json.loads(metadata["fit"])
-        family, structure = _family(data["family"], file)
+        if data["family"]["scale"] == "nested":
+            family, structure = _nested(target, path)
+        else:
+            family, structure = _family(data["family"], file)
         leaves = [jnp.asarray(file.get_tensor(f"point/{i}")) for i in range(structure.num_leaves)]
         history = History.from_array(file.get_tensor("history"))
+    kind = NestedPosterior if isinstance(family, NestedGaussian) else Posterior
     return Fit(
-        posterior=Posterior(family, jax.tree.unflatten(structure, leaves), tuple(data["names"]), target),
+        posterior=kind(family, jax.tree.unflatten(structure, leaves), tuple(data["names"]), target),
         elbo=Estimate(**data["elbo"]),
         certificate=Certificate.from_dict(data["certificate"]),
         outcome=Outcome[data["outcome"]],
@@ -82,11 +89,20 @@ def load(path: str | Path, target: Any = None) -> Fit:
 
 def _describe(family: AbstractFamily) -> dict[str, Any]:
     """What `_family` needs beside the arrays."""
+    if isinstance(family, NestedGaussian):
+        return {"scale": family.scale}
     if isinstance(family, DualGaussian):
         return {"scale": "dual", "linear_model": family.design is not None, "root": family.root is not None}
     assert isinstance(family, LocationScale)
     df = float(family.base.df) if isinstance(family.base, StudentT) else None
     return {"dim": family.dim, "base": family.base.name, "scale": family.scale, "rank": family.rank, "df": df}
+
+
+def _nested(target: Any, path: Any) -> tuple[NestedGaussian, Any]:
+    """Of a latent Gaussian model, whose mixtures have no meaning without it."""
+    if not isinstance(target, LatentGaussian):
+        raise ValueError(f"{path} is a nested fit, which needs its model: provi.load(path, target=target).")
+    return NestedGaussian(target), jax.tree.structure(NestedPoint(*range(7)))
 
 
 def _family(spec: dict[str, Any], file: Any) -> tuple[AbstractFamily, Any]:

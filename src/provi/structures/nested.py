@@ -45,7 +45,7 @@ from provi.targets.base import AbstractTarget, Constants
 from provi.targets.latent_gaussian import LatentGaussian
 
 _LARGEST_GRID, _SEARCH_TOL, _CHUNK = 3, 1e-4, 16
-_NUMBERS_AT_ONCE, _CORRECTION_WORK, _MOST_PAIRS, _PROBE = 2**21, 6e6, 64, 0.02
+_NUMBERS_AT_ONCE, _CORRECTION_WORK, _MOST_PAIRS, _PROBE = 2**18, 6e6, 64, 0.02
 _NEGLIGIBLE = 14.0
 """Nats below the best from which a node is left out of the mixture: a share of 1e-6."""
 
@@ -180,10 +180,12 @@ class Search:
 
     def __init__(self, target: LatentGaussian, tol: float, show: bool | None, seconds: float | None) -> None:
         self.target, self.tol, self.seconds = target, min(tol * 1e-4, 1e-6), seconds
+        # Calls of small programs cost more than what they compute: many at once. Large ones are done one by one.
         size = target.num_rows * max(target.layout.border, 4) + target.num_effects * 4
         self.chunk = int(np.clip(2 ** int(math.log2(max(_NUMBERS_AT_ONCE // size, 1))), 1, _CHUNK))
         self.thetas: list[np.ndarray] = []
         self.warm: list[Any] = []
+        self.kept: dict[bytes, Fitted] = {}
         self.steps, self.began = 0, time.perf_counter()
         self.bar = ProgressBar(_LATENT_TOTAL, show, "nodes", "log evidence")
 
@@ -225,10 +227,27 @@ class Search:
         stacked = tuple(np.stack(part) for part in zip(*chosen, strict=True))
         return stacked, np.full(len(thetas), not self.thetas)
 
-    def log_density(self, thetas: np.ndarray) -> np.ndarray:
+    def log_density(self, thetas: np.ndarray, tol: float = _SEARCH_TOL) -> np.ndarray:
         """ELBO and log prior; minus infinity where they are not finite."""
-        value = self.fit(thetas, _SEARCH_TOL).point.elbo + self._log_prior(thetas)
+        value = self.fit(thetas, tol).point.elbo + self._log_prior(thetas)
         return np.where(np.isfinite(value), value, -np.inf)
+
+    def node_density(self, thetas: np.ndarray) -> np.ndarray:
+        """The same at nodes of a rule, whose fits are kept."""
+        found = self.fit(thetas, self.tol)
+        for k, theta in enumerate(thetas):
+            self.kept[theta.tobytes()] = jax.tree.map(lambda x, j=k: x[j], found)
+        value = found.point.elbo + self._log_prior(thetas)
+        return np.where(np.isfinite(value), value, -np.inf)
+
+    def _fits_at(self, nodes: np.ndarray) -> Fitted:
+        """Those that were kept, and the others."""
+        missing = np.array([theta for theta in nodes if theta.tobytes() not in self.kept]).reshape(-1, nodes.shape[1])
+        if len(missing):
+            self.node_density(missing)
+        found = [self.kept[theta.tobytes()] for theta in nodes]
+        self.kept.clear()
+        return jax.tree.map(lambda *x: np.stack(x), *found)
 
     def _log_prior(self, thetas: np.ndarray) -> np.ndarray:
         size, parts = 64, []
@@ -254,7 +273,7 @@ class Search:
             rule = Rule(none, np.zeros(1), none[0], np.zeros((0, 0)), np.zeros((1, 0), int), 0.0)
         else:
             rule = self._rule(seed)
-        fitted = self.fit(rule.nodes, self.tol)
+        fitted = self._fits_at(rule.nodes)
         elbos, prior = fitted.point.elbo, self._log_prior(rule.nodes)
         corrected, moments = self._corrected(rule.nodes, fitted, seed)
         log_density = corrected + prior
@@ -279,7 +298,7 @@ class Search:
         if len(mode) > 1:
             curvature = curvature_at(self.log_density, mode, curvature)
         if len(mode) <= _LARGEST_GRID:
-            return grid_rule(self.log_density, mode, curvature)
+            return grid_rule(self.node_density, mode, curvature)
         return lattice_rule(self.log_density, mode, curvature, seed)
 
     def _corrected(self, nodes: np.ndarray, fitted: Fitted, seed: int) -> tuple[np.ndarray, Corrected]:

@@ -365,6 +365,31 @@ class LatentGaussian(AbstractTarget):
         return found
 
     @property
+    def constrained_names(self) -> tuple[str, ...]:
+        """In the order of the leaves of `constrain`: by name of the variable; effects with their levels."""
+        names: dict[str, list[str]] = {name: [name] for name in (*self.fixed_names, *self._reported_names())}
+        for block in self.blocks:
+            levels, labels = block.levels, block.coefficients
+            own = [f"{level}, {label}" for level in levels for label in labels] if labels else levels
+            names[block.name] = [f"{block.name}[{label}]" for label in own]
+        return tuple(name for variable in sorted(names) for name in names[variable])
+
+    def _reported_names(self) -> tuple[str, ...]:
+        middle = jnp.asarray(self.default_location[: self.num_hyperparameters])
+        return tuple(jax.eval_shape(self.reported, middle))
+
+    @property
+    def axis_labels(self) -> dict[str, dict[str, Any]]:
+        """Levels, and coefficients where a level has several."""
+        found = {}
+        for block in self.blocks:
+            labels = {f"{block.name}_level": list(block.levels)}
+            if block.coefficients:
+                labels[f"{block.name}_coefficient"] = list(block.coefficients)
+            found[block.name] = labels
+        return found
+
+    @property
     def observed_data(self) -> dict[str, np.ndarray]:
         """The responses, as "y"."""
         return {"y": np.asarray(self.response)}

@@ -30,7 +30,7 @@ from provi.algorithms.natural.conditional import Point
 from provi.families.conditional_gaussian import Constrained, constrained_factor
 from provi.targets.latent_gaussian import Conditional, LatentGaussian
 
-NODES = {1: 9, 2: 7}
+NODES = {1: 7, 2: 7}
 """Of the quadrature, a dimension; blocks of more dimensions are drawn."""
 
 
