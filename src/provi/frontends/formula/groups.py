@@ -8,6 +8,7 @@ import numpy as np
 
 from provi.frontends.formula.fixed import Encoding, make_encoding
 from provi.frontends.formula.syntax import GroupTerm
+from provi.frontends.formula.tables import pandas_module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,16 +144,9 @@ def _levels(column: Any) -> list[Any]:
 
 
 def _places(column: Any, levels: Sequence[Any]) -> np.ndarray:
-    """The place of each entry among sorted levels, -1 where it is none of them."""
-    values = np.asarray(column)
-    # A column of numbers read as texts, or the other way round, has no level in common.
-    if values.dtype.kind == "f" and isinstance(levels[0], str):
-        values = np.array([level_text(float(value)) for value in values], object)
-    if values.dtype.kind != "f" and not isinstance(levels[0], str):
-        return np.full(len(values), -1)
-    known = np.asarray(levels, float if values.dtype.kind == "f" else object)
-    place = np.clip(np.searchsorted(known, values), 0, len(known) - 1)
-    return np.where(known[place] == values, place, -1)
+    """The place of each entry among the levels, -1 where it is none of them; the text "1" is not the number 1."""
+    values = column.astype(object) if hasattr(column, "cat") else column
+    return np.asarray(pandas_module().Index(levels).get_indexer(values), np.int64)
 
 
 def _check_varying(term: GroupTerm, covariates: np.ndarray, encoding: Encoding) -> None:
