@@ -65,7 +65,7 @@ class MixedModel(BaseEstimator):
     ):
         """**Arguments:**
 
-        - `formula`: "y ~ x1 + f + (1 + x1 | group)"; docs/guides/mixed-models.md has the language.
+        - `formula`: "y ~ x1 + f + (1 + x1 | group)", see `provi.frontends.formula.syntax` for the language.
         - `data`: a pandas or polars frame, or a dictionary of columns; may be given to `fit` instead.
         - `family`: "gaussian", "bernoulli", "probit", "binomial", "poisson", "negative-binomial", "ordinal", "weibull"
           or "exponential".
@@ -103,6 +103,8 @@ class MixedModel(BaseEstimator):
         self.fit_ = fit(
             target, tol=self.tol, confidence=self.confidence, budget=self.budget, seed=seed, progress=self.progress
         )
+        if not np.isfinite(float(self.fit_.elbo)):
+            raise ValueError(f"The fit failed ({self.fit_.message}): scale the covariates, or take narrower priors.")
         self.certificate_ = self.fit_.certificate
         if self.fit_.outcome not in (Outcome.TOLERANCE, Outcome.CONDITIONAL):
             warnings.warn(
