@@ -27,7 +27,7 @@ from provi.runtime.record import Outcome
 
 _KINDS = ("mean", "latent", "response", "draws")
 _NEW_LEVELS = ("population", "sample", "error")
-_DRAWS = 2000
+_DRAWS, _EFFECTS_AT_ONCE = 2000, 2**26
 _LARGEST_DRAWS = 2**28
 """Numbers that `predict(kind="draws")` may return: 2 GiB."""
 
@@ -169,7 +169,7 @@ class MixedModel(BaseEstimator):
         kind: str = "mean",
         interval: float = 0.9,
         new_levels: str | None = None,
-        num_draws: int = _DRAWS,
+        num_draws: int | None = None,
         seed: int = 0,
     ) -> Any:
         """Predictions for the rows of a table, or for those of the fit, from draws of the posterior.
@@ -181,6 +181,7 @@ class MixedModel(BaseEstimator):
         - `interval`: the probability of the central interval.
         - `new_levels`: of groups that the fit has not seen: "population", no effect; "sample", an effect drawn from
           its law; "error". If not given, "population" with a warning.
+        - `num_draws`: of the posterior; 2000, and fewer where there are more than 30,000 effects.
 
         **Returns:** a pandas frame with `mean`, `sd`, `lower` and `upper`; for "draws" an array (draws, rows).
         """
@@ -193,14 +194,17 @@ class MixedModel(BaseEstimator):
         rows = training_rows(design) if new_data is None else design.encode(new_data)
         self._check_new_levels(rows, new_levels)
         labels = self._labels if new_data is None else row_labels(new_data)
-        draws = self._draws(num_draws, seed)
-        if kind == "draws" and num_draws * len(rows.offset) > _LARGEST_DRAWS:
-            raise ValueError(
-                f"{num_draws} draws of {len(rows.offset)} rows take over 2 GiB: fewer rows, or num_draws=."
-            )
+        count = self._usual_draws() if num_draws is None else check_count("num_draws", num_draws)
+        if kind == "draws" and count * len(rows.offset) > _LARGEST_DRAWS:
+            raise ValueError(f"{count} draws of {len(rows.offset)} rows take over 2 GiB: fewer rows, or num_draws=.")
+        draws = self._draws(count, seed)
         kernels = self._kernel_blocks()
         blocks = predictor_blocks(design, draws, rows, kernels, new_levels == "sample", seed)
         return self._predictions(blocks, draws, rows, kind, interval, labels, seed)
+
+    def _usual_draws(self) -> int:
+        """So many that all effects of all draws take 512 MiB at most."""
+        return int(np.clip(_EFFECTS_AT_ONCE // max(self.fit_.target.num_effects, 1), 200, _DRAWS))
 
     def _kernel_blocks(self) -> dict[str, Any]:
         """The blocks of Gaussian processes, whose kernels predict at new inputs."""
