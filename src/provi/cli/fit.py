@@ -14,6 +14,7 @@ from rich.console import Console
 
 from provi.cli.answer import Answer, deliver, judge, print_plain
 from provi.cli.errors import check_destinations, kept_for_the_answer
+from provi.cli.formula import formula_answer
 from provi.cli.model_file import is_model_file, load_target, path_of
 from provi.cli.options import (
     BudgetText,
@@ -23,6 +24,8 @@ from provi.cli.options import (
     Debug,
     DecimalComma,
     DroppedColumns,
+    FamilyName,
+    FormulaText,
     Json,
     ModelName,
     PositiveLabel,
@@ -168,6 +171,8 @@ def fit(
     source: Source,
     target: ResponseColumn = None,
     model: ModelName = None,
+    formula: FormulaText = None,
+    family: FamilyName = None,
     columns: UsedColumns = None,
     drop: DroppedColumns = None,
     categorical: CategoricalColumns = None,
@@ -197,12 +202,14 @@ def fit(
       poisson           counts, log link; Gaussian prior on the coefficients
       gp                Gaussian process: two classes, or numbers; kernel learnt
       missing-logistic  two classes, missing entries integrated out; maximum likelihood
+    A --formula with a --family is a mixed model of the columns as they are.
 
     \b
     Examples:
       provi fit data.csv --target outcome --model logistic --report report.html
       provi fit data.csv --target outcome --model logistic --drop id --positive yes
       provi fit visits.parquet --target visits --model poisson --json > visits.json
+      provi fit visits.csv --formula "visits ~ age + (1 | clinic)" --family poisson
       provi fit model.py:target --tol 0.01 --budget 60s --save fit.safetensors
 
     \b
@@ -219,7 +226,10 @@ def fit(
         progress = False if as_json or quiet else None
         limits, brief = read_budget(budget), quiet and not as_json
         options = FitOptions(tol, confidence, limits, seed, report, save, progress, call, brief)
-        answer = _answer(source, table, options)
+        if formula is not None or family is not None:
+            answer = _formula_answer(source, formula, family, table, options)
+        else:
+            answer = _answer(source, table, options)
     raise typer.Exit(deliver(answer, as_json, quiet))
 
 
@@ -241,6 +251,21 @@ def _answer(source: str, table: TableOptions, options: FitOptions) -> Answer:
         return fit_missing(data, options.tol, options.seed, bool(options.progress))
     problem = make_problem(data, table.model, table.prior_scale, options.seed, options.progress)
     return fit_answer(problem, data, options)
+
+
+def _formula_answer(
+    source: str, formula: str | None, family: str | None, table: TableOptions, options: FitOptions
+) -> Answer:
+    if formula is None or family is None:
+        raise ValueError("--formula and --family go together: --formula 'y ~ x + (1 | g)' --family gaussian.")
+    if is_model_file(source):
+        raise ValueError(f"--formula is for tables; {source} is a model file, which says all about its data itself.")
+    given = [field.name for field in dataclasses.fields(table) if getattr(table, field.name) != field.default]
+    other = [name for name in given if name != "decimal_comma"]
+    if other:
+        option = ("no-" if other[0] == "standardise" else "") + other[0].replace("_", "-")
+        raise ValueError(f"--{option} cannot be used with --formula, which says which columns are used, and how.")
+    return formula_answer(source, formula, family, table.decimal_comma, options)
 
 
 def _refuse_for_missing(table: TableOptions, options: FitOptions) -> None:

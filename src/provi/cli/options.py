@@ -45,6 +45,14 @@ ResponseColumn = Annotated[
     str | None, typer.Option("--target", "-t", metavar="COLUMN", help="Table: the column of the response.")
 ]
 ModelName = Annotated[Model | None, typer.Option("--model", "-m", help="Table: the model.")]
+FormulaText = Annotated[
+    str | None,
+    typer.Option("--formula", metavar="FORMULA", help="Table: a mixed model, 'y ~ x + (1 | g)', instead of a model."),
+]
+FamilyName = Annotated[
+    str | None,
+    typer.Option("--family", metavar="FAMILY", help="Of --formula: gaussian, bernoulli, binomial, poisson, ..."),
+]
 UsedColumns = Annotated[
     list[str] | None,
     typer.Option("--columns", metavar="COLUMNS", help="Table: the columns to use, a,b,c; repeatable. Default: all."),

@@ -7,5 +7,6 @@ from provi.models.glm.regressions import PoissonRegression as PoissonRegression
 from provi.models.gp.estimators import GPClassifier as GPClassifier
 from provi.models.gp.estimators import GPRegressor as GPRegressor
 from provi.models.missing.estimator import MissingLogisticRegression as MissingLogisticRegression
+from provi.models.mixed.estimator import MixedModel as MixedModel
 from provi.models.network.estimator import BayesianNetwork as BayesianNetwork
 from provi.models.topics.correlated_topic_model import CorrelatedTopicModel as CorrelatedTopicModel

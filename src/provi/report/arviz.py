@@ -50,6 +50,11 @@ def to_arviz(fit: Any, num_draws: int = 1000, seed: int = 0, *, predictive: bool
     return make(groups, dims, coords, _attributes(fit, log_p - log_q))
 
 
+def container(groups: Any, dims: Any, coords: Any, fit: Any) -> Any:
+    """Draws that were made elsewhere, by group and name with (chain, draw) in front, with the attributes of the fit."""
+    return _maker()(groups, dims, coords, _attributes(fit, np.zeros(0)))
+
+
 def _variables(values: Any) -> dict[str, np.ndarray]:
     """The leaves of a pytree, each under its path."""
     leaves = jax.tree_util.tree_leaves_with_path(values)

@@ -63,7 +63,8 @@ def choose_layout(num_fixed: int, blocks: tuple[AbstractBlock, ...], num_rows: i
     able = sorted(able, key=lambda k: -sizes[k])[:_TRIED]
     best: tuple[float, Layout] | None = None
     for number in range(len(able) + 1):
-        for chosen in itertools.combinations(able, number):
+        for some in itertools.combinations(able, number):
+            chosen = tuple(sorted(some))  # in the model's order, in which `_layout` reads the places
             border = num_fixed + sum(blocks[k].tail if k in chosen else size for k, size in enumerate(sizes))
             if best is not None and num_rows * border**2 + border**3 > best[0]:
                 continue

@@ -275,17 +275,18 @@ class LKJ(eqx.Module):
     Kurowicka and Joe 2009).
     """
 
-    shape: Any
+    # No leaf: the priors of the partial correlations are made of it while a program is traced.
+    shape: float = eqx.field(static=True)
 
     def __init__(self, shape: float = 2.0):
         """`shape`: eta; 1 is flat, larger ones favour small correlations."""
-        self.shape = _leaf(check_positive("shape", shape))
+        self.shape = check_positive("shape", shape)
 
     def partial(self, effects: int) -> tuple[Beta, ...]:
         """The priors of the partial correlations (1, 2), (1, 3), ..., (2, 3), ... of so many effects."""
         found = []
         for k in range(1, effects):
-            alpha = float(self.shape) + (effects - k - 1) / 2
+            alpha = self.shape + (effects - k - 1) / 2
             found += [Beta(alpha, alpha, -1.0, 1.0)] * (effects - k)
         return tuple(found)
 
