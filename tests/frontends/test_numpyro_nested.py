@@ -36,8 +36,8 @@ def numpyro_promotes_ranks():
         yield
 
 
-def recognised(model):
-    target = provi.from_numpyro(model)
+def recognised(model, **options):
+    target = provi.from_numpyro(model, **options)
     anatomy = anatomy_of(target.model, target.unravel, target.start)
     found = None if anatomy is None else conditional_glm_of(anatomy, target.potential, target.unravel, target.start)
     return target, found
@@ -181,6 +181,19 @@ def test_forms_of_one_model_are_one():
         one, other = first.conditional(theta), second.conditional(theta)
         for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-13, atol=1e-300)
+
+
+def test_no_density_where_a_scale_is_negative():
+    """A real number taken as a standard deviation: half of its values are none."""
+
+    def model():
+        scale = numpyro.sample("s", dist.Normal(1.0, 1.0))
+        vector = numpyro.sample("u", dist.Normal(0, scale).expand([LEVELS]))
+        numpyro.sample("y", dist.Bernoulli(logits=vector[GROUPS]), obs=LABELS)
+
+    found = recognised(model, start={"s": 1.0, "u": np.zeros(LEVELS)})[1]
+    assert found is not None and np.isfinite(found.log_prior(jnp.asarray([0.5])))
+    assert found.log_prior(jnp.asarray([-0.5])) == -np.inf
 
 
 def observe(effect, size=LEVELS, prior=None, likelihood=None):

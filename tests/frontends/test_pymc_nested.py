@@ -202,7 +202,9 @@ NOT_RECOGNISED = {
     "order": lambda: pm.Bernoulli(
         "y",
         logit_p=pm.HalfNormal("s")
-        * pm.Normal("u", shape=9, transform=pm.distributions.transforms.ordered, initval=np.arange(9.0))[GROUPS],
+        * pm.Normal("u", shape=LEVELS, transform=pm.distributions.transforms.ordered, initval=np.arange(float(LEVELS)))[
+            GROUPS
+        ],
         observed=LABELS,
     ),
 }

@@ -164,8 +164,10 @@ class ConditionalGLM(eqx.Module):
             return sum((terms[name] for name in terms if name not in self.normal), start=jnp.zeros((), v.dtype))
 
         zero = jnp.zeros(self.effects.size, theta.dtype)
+        # A scale that is a site of its own may be negative, where the model has no density.
+        proper = jnp.isfinite(self.sites(theta, self.effects(zero))[1])
         if self.all_normal:
-            return Prior(rest(zero), None, None)
+            return Prior(jnp.where(proper, rest(zero), -jnp.inf), None, None)
         value, slope = jax.value_and_grad(rest)(zero)
         parts = self.effects(zero)
         ones = jnp.concatenate([jnp.full(parts[name].size, name in self.normal, zero.dtype) for name in parts])
@@ -173,4 +175,5 @@ class ConditionalGLM(eqx.Module):
         mean = jax.scipy.linalg.cho_solve((root, True), slope)
         log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(root)))
         constant = 0.5 * (zero.size - jnp.sum(ones)) * math.log(2 * math.pi)
-        return Prior(value + 0.5 * slope @ mean - 0.5 * log_det + constant, mean, root)
+        found = value + 0.5 * slope @ mean - 0.5 * log_det + constant
+        return Prior(jnp.where(proper, found, -jnp.inf), mean, root)
