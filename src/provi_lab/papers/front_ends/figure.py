@@ -199,7 +199,8 @@ def _setting(chains: int, length: int) -> str:
     return (
         f"Rubin's eight schools (non-centred), a logistic regression with 10 groups (600 rows) and a Poisson "
         f"regression (300 rows), each written in three languages and fitted by "
-        f"`provi.fit(target, Gaussian(dim), tol=0.01)`, a full Gaussian in the unconstrained coordinates, which are the same in all three; compared in the models' own "
+        f"`provi.fit(target, Gaussian(dim), tol=0.01)`, a full Gaussian in the unconstrained coordinates, which are "
+        f"the same in all three; compared in the models' own "
         f"parameters, deterministic ones included, by {_DRAWS} draws of q. NUTS: NumPyro's, {chains} "
         f"chains of {length} draws after 1000, target acceptance 0.95. Errors of means are in sds of NUTS, errors of "
         f"sds relative; k-hat and the largest error of a probability from {TAIL_DRAWS} draws of q; the user "
