@@ -102,7 +102,7 @@ def _nested(target: Any, path: Any) -> tuple[NestedGaussian, Any]:
     model = None if target is None else target.latent_gaussian()
     if model is None:
         raise ValueError(f"{path} is a nested fit, which needs its model: provi.load(path, target=target).")
-    return NestedGaussian(model), jax.tree.structure(NestedPoint(*range(7)))
+    return NestedGaussian(model), jax.tree.structure(NestedPoint(*range(9)))
 
 
 def _family(spec: dict[str, Any], file: Any) -> tuple[AbstractFamily, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -18,8 +19,6 @@ from provi.targets.latent.model import AbstractLatentGaussian
 from provi.targets.latent_gaussian import Conditional
 from provi.targets.likelihoods.base import AbstractLikelihood
 from provi.targets.parameters import element_names
-
-_SUPPORTS = {"log": (0.0, math.inf), "logit": (0.0, 1.0)}
 
 
 class SiteBlock(AbstractBlock):
@@ -86,7 +85,7 @@ class RecognisedLatentGaussian(AbstractLatentGaussian):
     blocks: tuple[SiteBlock, ...]
 
     def __init__(self, glm: ConditionalGLM, start: Vector, labels: Mapping[str, str]):
-        """`start`: in the package's free coordinates. `labels`: of the scales; "log" where one is positive."""
+        """`start`: in the package's free coordinates. `labels`: of the scales, such as "log" where one is positive."""
         self.glm, self.start = glm, np.asarray(start, np.float64)[_places(glm, glm.scales.names)]
         self.labels = tuple((name, labels[name]) for name in glm.scales.names)
         self.likelihood, response = _likelihood(glm, jnp.asarray(self.start, start.dtype))
@@ -144,11 +143,11 @@ class RecognisedLatentGaussian(AbstractLatentGaussian):
         return found
 
     @property
-    def supports(self) -> dict[str, tuple[float, float]]:
-        """As far as the labels tell."""
-        known = {name: _SUPPORTS[label] for name, label in self.labels if label in _SUPPORTS}
-        scales = self.glm.scales(jnp.asarray(self.start))
-        return {entry: known[name] for name in known for entry in element_names({name: scales[name]})}
+    def reported_names(self) -> tuple[str, ...]:
+        """Their entries."""
+        found: list[str] = []
+        jax.eval_shape(lambda theta: found.extend(self.reported(theta)), jnp.asarray(self.start))
+        return tuple(found)
 
     @property
     def own_places(self) -> tuple[np.ndarray, np.ndarray]:

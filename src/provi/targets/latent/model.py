@@ -62,8 +62,8 @@ class AbstractLatentGaussian(AbstractTarget):
 
     @property
     @abc.abstractmethod
-    def supports(self) -> dict[str, tuple[float, float]]:
-        """Where those of them lie that do not take every value."""
+    def reported_names(self) -> tuple[str, ...]:
+        """Of `reported`, in its order."""
 
     @abc.abstractmethod
     def effect_rows(self, theta: Any) -> SparseRows:
