@@ -152,7 +152,7 @@ class NestedGaussian(AbstractFamily):
         # One program for all nodes: as many numbers for each as for the heaviest.
         most = 2 ** math.ceil(math.log2(counts.max()))
         for place, count in zip(places, counts, strict=True):
-            at = node_of(point, place)
+            at = node_of(point, int(place))
             inner, outer = np.zeros((most, layout.count, layout.width)), np.zeros((most, layout.border))
             inner[:count] = seed.standard_normal((count, layout.count, layout.width))
             outer[:count] = seed.standard_normal((count, layout.border))
