@@ -45,7 +45,7 @@ from provi.structures.integration import (
 from provi.targets.base import AbstractTarget, Constants
 from provi.targets.latent.model import AbstractLatentGaussian
 
-_LARGEST_GRID, _SEARCH_TOL, _CHUNK = 3, 1e-4, 16
+_LARGEST_GRID, _SEARCH_TOL, _CHUNK = 4, 1e-4, 16
 _NUMBERS_AT_ONCE, _CORRECTION_WORK, _MOST_DRAWS, _PROBE = 2**18, 6e6, 128, 0.02
 _NEGLIGIBLE = 14.0
 """Nats below the best from which a node is left out of the mixture: a share of 1e-6."""
