@@ -1,9 +1,8 @@
 r"""Mixtures of Gaussians over the effects of a latent Gaussian model, one at each node of its hyperparameters.
 
 $q(\theta, z) = \sum_kw_k\,\delta_{\theta_k}(\theta)\,N(z; m_k, S_k)$: what nested integration gives. $S_k$ is known by
-its sites (`conditional_gaussian`), so that a member takes $O(d + N)$ numbers a node. Draws of theta are smoothed
-between the nodes: $\theta = \bar\theta + \sqrt{1 - \kappa^2}(\theta_k - \bar\theta) + \kappa\,\mathrm{sd}\,\epsilon$,
-which keeps mean and covariance (Liu and West 2001).
+its sites (`conditional_gaussian`), so that a member takes $O(d + N)$ numbers a node. Draws of theta come from a finer
+rule, an interpolation of the first, and the effects with them from the Gaussian of the nearest node.
 """
 
 import math
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from scipy.spatial import cKDTree
 from scipy.special import softmax
 
 from provi.core.types import Draws, RandomKey, Scalar, Vector
@@ -23,13 +23,14 @@ from provi.families.conditional_gaussian import constrained_factor
 from provi.targets.latent.blocks import SparseRows
 from provi.targets.latent_gaussian import LatentGaussian
 
-_LARGEST_DENSE, SMOOTHING = 2000, 0.25
+_LARGEST_DENSE = 2000
 
 
 class NestedPoint(eqx.Module):
     """Nodes (K, D), the logarithms of their weights, and of each the mean in the parts of the layout and the sites.
 
     - `mean_shift` (K, d) and `scale` (K, d): what corrects the means, and the standard deviations as factors.
+    - `fine_nodes` (M, D), `fine_weights` (M,): the hyperparameters on a finer rule, for their marginals and draws.
     """
 
     nodes: Any
@@ -39,11 +40,34 @@ class NestedPoint(eqx.Module):
     sites: Any
     mean_shift: Any
     scale: Any
+    fine_nodes: Any
+    fine_weights: Any
 
     @property
     def weights(self) -> np.ndarray:
         """Of the nodes; they sum to one."""
         return softmax(np.asarray(self.log_weights))
+
+
+def node_of(point: NestedPoint, place: int) -> NestedPoint:
+    """One node alone."""
+    own = [np.asarray(getattr(point, name))[place] for name in _EACH]
+    return NestedPoint(*own, np.zeros((0, 0)), np.zeros(0))
+
+
+def selected(point: NestedPoint, kept: np.ndarray) -> NestedPoint:
+    """Some of the nodes; the finer rule as it is."""
+    own = [np.asarray(getattr(point, name))[kept] for name in _EACH]
+    return NestedPoint(*own, point.fine_nodes, point.fine_weights)
+
+
+def each_node(point: NestedPoint) -> NestedPoint:
+    """What there is of every node, without the finer rule: for programs that go through the nodes."""
+    own = [jnp.asarray(getattr(point, name)) for name in _EACH]
+    return NestedPoint(*own, jnp.zeros((len(own[0]), 0)), jnp.zeros((len(own[0]), 0)))
+
+
+_EACH = ("nodes", "log_weights", "inner", "outer", "sites", "mean_shift", "scale")
 
 
 class NestedGaussian(AbstractFamily):
@@ -100,22 +124,20 @@ class NestedGaussian(AbstractFamily):
     def sample(self, key: RandomKey, point: NestedPoint, num: int) -> Draws:
         """A node for each draw, in proportion (systematic), smoothed between the nodes, and a draw of its Gaussian."""
         seed = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
-        weights, nodes = point.weights, np.asarray(point.nodes)
-        chosen = np.searchsorted(np.cumsum(weights), (np.arange(num) + seed.random()) / num, side="right")
-        chosen = np.minimum(chosen, len(weights) - 1)
-        theta = nodes[chosen]
+        nodes, fine = np.asarray(point.nodes), np.asarray(point.fine_nodes)
+        theta = fine[_systematic(np.asarray(point.fine_weights), num, seed)]
+        chosen = _systematic(point.weights, num, seed)
         if nodes.shape[1]:
-            mean = weights @ nodes
-            root = np.linalg.cholesky(_psd((nodes - mean).T @ (weights[:, None] * (nodes - mean))))
-            noise = seed.standard_normal((num, nodes.shape[1])) @ root.T
-            theta = mean + np.sqrt(1 - SMOOTHING**2) * (theta - mean) + SMOOTHING * noise
+            # The node of each draw is the nearest, in deviations of theta.
+            unit = np.sqrt(np.maximum(point.weights @ (nodes - point.weights @ nodes) ** 2, 1e-300))
+            chosen = cKDTree(nodes / unit).query(theta / unit)[1]
         layout = self.target.layout
         places, counts = np.unique(chosen, return_counts=True)
         effects = np.empty((num, self.target.num_effects))
         # One program for all nodes: as many numbers for each as for the heaviest.
         most = 2 ** math.ceil(math.log2(counts.max()))
         for place, count in zip(places, counts, strict=True):
-            at = jax.tree.map(lambda x, k=place: np.asarray(x)[k], point)
+            at = node_of(point, place)
             inner, outer = np.zeros((most, layout.count, layout.width)), np.zeros((most, layout.border))
             inner[:count] = seed.standard_normal((count, layout.count, layout.width))
             outer[:count] = seed.standard_normal((count, layout.border))
@@ -135,6 +157,12 @@ class NestedGaussian(AbstractFamily):
         return self.log_prob(point, jnp.zeros(self.dim))
 
 
+def _systematic(weights: np.ndarray, num: int, rng: np.random.Generator) -> np.ndarray:
+    """`num` places, each as often as its weight says up to one."""
+    found = np.searchsorted(np.cumsum(weights) / weights.sum(), (np.arange(num) + rng.random()) / num, side="right")
+    return np.minimum(found, len(weights) - 1)
+
+
 def joined(target: LatentGaussian, inner: Any, outer: Any) -> np.ndarray:
     """Latent coordinates (K, d) of parts (K, n, b) and (K, p), on the host: compiles nothing."""
     layout, inner, outer = target.layout, np.asarray(inner), np.asarray(outer)
@@ -143,10 +171,6 @@ def joined(target: LatentGaussian, inner: Any, outer: Any) -> np.ndarray:
     found[:, place >= 0] = inner.reshape(len(outer), -1)[:, place[place >= 0]]
     found[:, slot >= 0] = outer[:, slot[slot >= 0]]
     return found
-
-
-def _psd(matrix: np.ndarray) -> np.ndarray:
-    return matrix + 1e-12 * (np.trace(matrix) + 1e-300) * np.eye(len(matrix))
 
 
 @eqx.filter_jit
@@ -169,7 +193,7 @@ def _covariances(target: LatentGaussian, point: NestedPoint) -> Any:
         columns = jax.vmap(lambda a, b: target.join(*covariance.solve(a, b)), (2, 1), 1)(inner, outer)
         return columns * at.scale[:, None] * at.scale[None, :]
 
-    return jax.lax.map(one, jax.tree.map(jnp.asarray, point))
+    return jax.lax.map(one, each_node(point))
 
 
 @eqx.filter_jit
@@ -189,7 +213,7 @@ def _deviations(target: LatentGaussian, point: NestedPoint, rows: Any) -> Any:
         variance = covariance.row_variances(jnp.maximum(place, 0), held, border[:, : layout.border])
         return jnp.sqrt(jnp.maximum(variance, 0.0))
 
-    return jax.lax.map(one, jax.tree.map(jnp.asarray, point))
+    return jax.lax.map(one, each_node(point))
 
 
 def _unit_rows(target: LatentGaussian) -> SparseRows:

@@ -11,19 +11,19 @@ import numpy as np
 from scipy import special
 
 from provi.core.arguments import double_precision
-from provi.families.nested import SMOOTHING, NestedGaussian, NestedPoint, effect_rows
+from provi.families.nested import NestedGaussian, NestedPoint, effect_rows
 from provi.result.posterior import Posterior
 from provi.result.summary import Summary, content_note
 from provi.targets.latent_gaussian import LatentGaussian
 
-_BISECTIONS = 60
+_BISECTIONS, _KERNEL = 60, 0.2
 
 
 @dataclasses.dataclass(frozen=True)
 class Marginal:
-    """One number's posterior: a mixture of Gaussians in some coordinate x = `to(t)`, increasing in t.
+    """One number's posterior: a mixture of Gaussians, or values on a fine rule with the weights of `weights`.
 
-    `mean` and `sd` are of x, exact for the rule; `centres`, `spreads`, `weights` are of t.
+    `spreads`: of the Gaussians; None for values on a rule.
     """
 
     name: str
@@ -31,22 +31,14 @@ class Marginal:
     sd: float
     weights: np.ndarray
     centres: np.ndarray
-    spreads: np.ndarray
-    coordinate: str = "identity"
-    ends: tuple[float, float] = (-math.inf, math.inf)
+    spreads: np.ndarray | None = None
 
     def quantile(self, probability: Any) -> Any:
-        """Of x."""
+        """The value below which this share of the posterior lies."""
         levels = np.atleast_1d(np.asarray(probability, float))
         if not ((levels > 0) & (levels < 1)).all():
             raise ValueError(f"probability must lie between 0 and 1, not {probability}.")
-        low = np.full(len(levels), float(np.min(self.centres - 12 * self.spreads)))
-        high = np.full(len(levels), float(np.max(self.centres + 12 * self.spreads)))
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            below = self._distribution(middle) < levels
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-        found = self._to((low + high) / 2)
+        found = self._on_rule(levels) if self.spreads is None else self._of_mixture(levels, self.spreads)
         return found if np.ndim(probability) else float(found[0])
 
     def interval(self, probability: float = 0.94) -> tuple[float, float]:
@@ -55,33 +47,32 @@ class Marginal:
         return float(low), float(high)
 
     def density(self, x: Any) -> np.ndarray:
-        """Of x, at each of these."""
+        """At each of these; for values on a rule by kernels a fifth of a deviation wide, cut off at the ends."""
         values = np.atleast_1d(np.asarray(x, float))
-        t, slope = self._from(values)
-        z = (t[:, None] - self.centres) / self.spreads
-        return np.exp(-0.5 * z**2) @ (self.weights / self.spreads) / math.sqrt(2 * math.pi) * slope
+        if self.spreads is not None:
+            z = (values[:, None] - self.centres) / self.spreads
+            return np.exp(-0.5 * z**2) @ (self.weights / self.spreads) / math.sqrt(2 * math.pi)
+        width = max(_KERNEL * self.sd, 1e-300)
+        low, high = float(self.centres.min()), float(self.centres.max())
+        total = np.zeros(len(values))
+        # What a kernel puts beyond an end is put back inside.
+        for centres in (self.centres, 2 * low - self.centres, 2 * high - self.centres):
+            total += np.exp(-0.5 * ((values[:, None] - centres) / width) ** 2) @ self.weights
+        return np.where((values >= low) & (values <= high), total / (width * math.sqrt(2 * math.pi)), 0.0)
 
-    def _distribution(self, t: np.ndarray) -> np.ndarray:
-        return special.ndtr((t[:, None] - self.centres) / self.spreads) @ self.weights
+    def _on_rule(self, levels: np.ndarray) -> np.ndarray:
+        order = np.argsort(self.centres, kind="stable")
+        values, weights = self.centres[order], self.weights[order]
+        return np.interp(levels, np.cumsum(weights) - 0.5 * weights, values)
 
-    def _to(self, t: np.ndarray) -> np.ndarray:
-        if self.coordinate == "log":
-            return np.exp(t)
-        if self.coordinate == "logit":
-            return self.ends[0] + (self.ends[1] - self.ends[0]) * special.expit(t)
-        return t
-
-    def _from(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """t, and dt/dx; zero density outside the support."""
-        with np.errstate(all="ignore"):
-            if self.coordinate == "log":
-                return np.log(np.where(x > 0, x, np.nan)), np.where(x > 0, 1 / x, 0.0)
-            if self.coordinate == "logit":
-                low, high = self.ends
-                inside = (x > low) & (x < high)
-                share = np.where(inside, (x - low) / (high - low), 0.5)
-                return special.logit(share), np.where(inside, 1 / (share * (1 - share) * (high - low)), 0.0)
-        return x, np.ones_like(x)
+    def _of_mixture(self, levels: np.ndarray, spreads: np.ndarray) -> np.ndarray:
+        low = np.full(len(levels), float(np.min(self.centres - 12 * spreads)))
+        high = np.full(len(levels), float(np.max(self.centres + 12 * spreads)))
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            below = special.ndtr((middle[:, None] - self.centres) / spreads) @ self.weights < levels
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return (low + high) / 2
 
     def __str__(self) -> str:
         low, high = self.interval()
@@ -169,20 +160,17 @@ class NestedPosterior(Posterior):
         )
 
     def _hyperparameters(self) -> dict[str, Marginal]:
-        target, nodes, weights = self.target, np.asarray(self.point.nodes), self.weights
-        if not nodes.shape[1]:
+        fine, weights = np.asarray(self.point.fine_nodes), np.asarray(self.point.fine_weights)
+        if not fine.shape[1]:
             return {}
-        values = _reported(target, nodes)
-        priors, found = target.hyperpriors, {}
-        for name, value in values.items():
-            x = np.asarray(value)
-            prior = priors.get(name)
-            low, high = (-math.inf, math.inf) if prior is None else prior.support
-            if prior is None and name.startswith("cor("):
-                low, high = -1.0, 1.0
-            kind = "identity" if math.isinf(low) else "log" if math.isinf(high) else "logit"
-            found[name] = _node_marginal(name, x, weights, kind, (low, high))
-        return found
+        size = 2 ** math.ceil(math.log2(len(fine)))  # one program for many sizes
+        padded = np.concatenate([fine, np.repeat(fine[-1:], size - len(fine), axis=0)])
+        found = {}
+        for name, value in _reported(self.target, padded).items():
+            x = np.asarray(value)[: len(fine)]
+            mean = float(weights @ x)
+            found[name] = Marginal(name, mean, math.sqrt(max(float(weights @ (x - mean) ** 2), 0.0)), weights, x)
+        return {name: found[name] for name in self.target.reported_names}
 
     def _fixed(self) -> dict[str, Marginal]:
         return {name: self._gaussian_mixture(name, j) for j, name in enumerate(self.target.fixed_names)}
@@ -230,24 +218,3 @@ def _effect_means(target: LatentGaussian, nodes: Any, latent: Any) -> Any:
 @eqx.filter_jit
 def _reported(target: LatentGaussian, nodes: Any) -> dict[str, Any]:
     return jax.vmap(target.reported)(nodes)
-
-
-def _node_marginal(name: str, x: np.ndarray, weights: np.ndarray, kind: str, ends: tuple[float, float]) -> Marginal:
-    """Values on nodes as a smooth density: kernels in the free coordinate that keep its mean and deviation there.
-
-    With one hyperparameter the nodes are a fine grid, and the kernel is as wide as its step.
-    """
-    mean = float(weights @ x)
-    sd = math.sqrt(max(float(weights @ (x - mean) ** 2), 0.0))
-    if kind == "log":
-        t = np.log(x)
-    elif kind == "logit":
-        t = special.logit(np.clip((x - ends[0]) / (ends[1] - ends[0]), 1e-12, 1 - 1e-12))
-    else:
-        t = x
-    centre = float(weights @ t)
-    spread = math.sqrt(max(float(weights @ (t - centre) ** 2), 1e-24))
-    shrunk = centre + math.sqrt(1 - SMOOTHING**2) * (t - centre)
-    return Marginal(name, mean, sd, weights, shrunk, np.full(len(t), SMOOTHING * spread), kind, ends)
-
-

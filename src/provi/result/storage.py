@@ -102,7 +102,7 @@ def _nested(target: Any, path: Any) -> tuple[NestedGaussian, Any]:
     """Of a latent Gaussian model, whose mixtures have no meaning without it."""
     if not isinstance(target, LatentGaussian):
         raise ValueError(f"{path} is a nested fit, which needs its model: provi.load(path, target=target).")
-    return NestedGaussian(target), jax.tree.structure(NestedPoint(*range(7)))
+    return NestedGaussian(target), jax.tree.structure(NestedPoint(*range(9)))
 
 
 def _family(spec: dict[str, Any], file: Any) -> tuple[AbstractFamily, Any]:

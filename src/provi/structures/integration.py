@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy import special
+from scipy import ndimage, special
 from scipy.stats import qmc
 
 _MOST_ITERATIONS, _LARGEST_MOVE = 40, 1.5
@@ -30,6 +30,10 @@ _STEP = {1: 0.6, 2: 0.8, 3: 1.1}
 _DROP = {1: 7.0, 2: 7.5, 3: 7.0}
 _MOST_NODES, _LATTICE, _WIDENED = 900, 256, 1.2
 _FEWEST_HEAVY, _HEAVY = 7, 5.0
+_STRIDE = {1: 6, 2: 2}
+"""How far a grid grows at once: calls cost more than nodes."""
+
+_FINE, _OUTSIDE, _LIGHTEST = {1: 16, 2: 8, 3: 5}, 3.0, 16.0
 
 Evaluate = Callable[[np.ndarray], np.ndarray]
 """Log densities at (K, D) free coordinates."""
@@ -126,23 +130,21 @@ def grid_rule(evaluate: Evaluate, mode: np.ndarray, curvature: np.ndarray) -> Ru
     dim = len(mode)
     axes, step, drop = _axes(curvature), _STEP[dim], _DROP[dim]
     values: dict[tuple[int, ...], float] = {}
-    frontier = [(0,) * dim]
+    stride = _STRIDE.get(dim, 1)
+    frontier = sorted(itertools.product(range(-stride, stride + 1), repeat=dim))
     best = -math.inf
     while frontier and len(values) < _MOST_NODES:
         found = evaluate(_places(mode, axes, step, frontier))
         values |= dict(zip(frontier, found.tolist(), strict=True))
         best = max(values.values())
-        if _heavy(values, best) < _FEWEST_HEAVY and len(values) > 3 * _FEWEST_HEAVY:
+        if _heavy(values, best) < _FEWEST_HEAVY and len(values) >= 2 * _FEWEST_HEAVY:
             return grid_rule(evaluate, mode, curvature * 4)  # all mass on a few nodes: half the step
         grown = [key for key in frontier if values[key] > best - drop]
-        frontier = sorted({near for key in grown for near in _neighbours(key) if near not in values})
+        frontier = sorted({near for key in grown for near in _neighbours(key, stride) if near not in values})
     kept = [key for key, value in values.items() if value > best - drop - 4 and math.isfinite(value)]
-    if _heavy(values, best) < _FEWEST_HEAVY ** min(dim, 2) and np.linalg.norm(curvature) < 1e14:
-        return grid_rule(evaluate, mode, curvature * 4)
-    index = np.array(kept, int)
     volume = dim * math.log(step) + float(np.linalg.slogdet(axes)[1])
     nodes = _places(mode, axes, step, kept)
-    return Rule(nodes, np.full(len(kept), volume), mode, axes, index, step)
+    return Rule(nodes, np.full(len(kept), volume), mode, axes, np.array(kept, int).reshape(-1, dim), step)
 
 
 def _places(mode: np.ndarray, axes: np.ndarray, step: float, keys: list[tuple[int, ...]]) -> np.ndarray:
@@ -166,6 +168,29 @@ def lattice_rule(evaluate: Evaluate, mode: np.ndarray, curvature: np.ndarray, se
     log_proposal = np.sum(-0.5 * normal**2 - 0.5 * math.log(2 * math.pi) - np.log(scales), axis=1)
     volume = -log_proposal - math.log(_LATTICE) + float(np.linalg.slogdet(axes)[1])
     return Rule(mode + x @ axes.T, volume, mode, axes, None, 0.0)
+
+
+def refined(rule: Rule, log_density: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A finer grid by a cubic spline through l, and the weights there: for marginals and draws of theta.
+
+    Places that the grid does not hold fall off from their nearest node. A lattice stays as it is.
+    """
+    dim = rule.nodes.shape[1]
+    weights = special.softmax(log_density + rule.log_volume)
+    if rule.index is None or not dim:
+        return rule.nodes, weights
+    low = rule.index.min(axis=0)
+    table = np.full(rule.index.max(axis=0) - low + 3, np.nan)  # one more on every side
+    table[tuple((rule.index - low + 1).T)] = log_density - log_density.max()
+    missing = np.isnan(table)
+    distance, nearest = ndimage.distance_transform_edt(missing, return_indices=True)
+    table = np.where(missing, table[tuple(nearest)] - _OUTSIDE * distance, table)
+    factor = _FINE[dim]
+    places = np.stack(np.meshgrid(*(np.arange((n - 1) * factor + 1) / factor for n in table.shape), indexing="ij"))
+    fine = ndimage.map_coordinates(table, places, order=3, mode="nearest").ravel()
+    heavy = fine > fine.max() - _LIGHTEST
+    x = (places.reshape(dim, -1).T[heavy] + low - 1) * rule.step
+    return rule.mode + x @ rule.axes.T, special.softmax(fine[heavy])
 
 
 def error_of(rule: Rule, log_density: np.ndarray) -> IntegrationError:
@@ -213,12 +238,10 @@ def _axes(curvature: np.ndarray) -> np.ndarray:
     return vectors / np.sqrt(eigenvalues)
 
 
-def _neighbours(key: tuple[int, ...]) -> list[tuple[int, ...]]:
-    found = []
-    for axis in range(len(key)):
-        for move in (-1, 1):
-            found.append((*key[:axis], key[axis] + move, *key[axis + 1 :]))
-    return found
+def _neighbours(key: tuple[int, ...], stride: int = 1) -> list[tuple[int, ...]]:
+    """Along each axis, up to `stride` away."""
+    moves = [move for move in range(-stride, stride + 1) if move]
+    return [(*key[:axis], key[axis] + move, *key[axis + 1 :]) for axis in range(len(key)) for move in moves]
 
 
 def _heavy(values: dict[tuple[int, ...], float], best: float) -> int:

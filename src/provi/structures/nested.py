@@ -21,13 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.natural.conditional import MOST_STEPS, Fitted, fit_conditional
-from provi.algorithms.natural.corrected import NODES, Corrected, correct, grouped, log_evidence, matched_pairs
+from provi.algorithms.natural.corrected import NODES, Corrected, border_rule, correct, grouped, log_evidence
 from provi.certificates.build import Evidence, Query
 from provi.certificates.certificate import Assumption, Certificate
 from provi.certificates.distance.bound import Deferred
 from provi.core.arguments import available_bytes
 from provi.families.base import AbstractFamily
-from provi.families.nested import NestedGaussian, NestedPoint, joined
+from provi.families.nested import NestedGaussian, NestedPoint, joined, selected
 from provi.result.nested import NestedPosterior
 from provi.runtime.record import History, Outcome, ProgressBar
 from provi.runtime.run import Run
@@ -40,12 +40,13 @@ from provi.structures.integration import (
     find_mode,
     grid_rule,
     lattice_rule,
+    refined,
 )
 from provi.targets.base import AbstractTarget, Constants
 from provi.targets.latent_gaussian import LatentGaussian
 
 _LARGEST_GRID, _SEARCH_TOL, _CHUNK = 3, 1e-4, 16
-_NUMBERS_AT_ONCE, _CORRECTION_WORK, _MOST_PAIRS, _PROBE = 2**18, 6e6, 64, 0.02
+_NUMBERS_AT_ONCE, _CORRECTION_WORK, _MOST_DRAWS, _PROBE = 2**18, 6e6, 128, 0.02
 _NEGLIGIBLE = 14.0
 """Nats below the best from which a node is left out of the mixture: a share of 1e-6."""
 
@@ -283,10 +284,10 @@ class Search:
         scale = np.clip(np.where(np.isfinite(scale), scale, 1.0), 0.5, 2.0)
         every = NestedPoint(
             rule.nodes, log_density + rule.log_volume, fitted.point.inner, fitted.point.outer, fitted.point.sites,
-            shift, scale,
+            shift, scale, *refined(rule, log_density),
         )  # fmt: skip
         kept = every.log_weights > every.log_weights.max() - _NEGLIGIBLE
-        point = jax.tree.map(lambda x: x[kept], every)
+        point = selected(every, kept)
         lower = float(np.logaddexp.reduce(elbos + prior + rule.log_volume))
         unfinished = int(np.sum(~(fitted.decrement <= 1e-3)))
         return Found(point, every, rule, lower, elbos, prior, corrected, error, unfinished)
@@ -306,21 +307,24 @@ class Search:
         target, layout = self.target, self.target.layout
         rng, by_groups = np.random.default_rng(seed), grouped(target)
         each = target.num_rows * (NODES[layout.width] ** layout.width if by_groups else 1)
-        fewest = layout.border if by_groups else 4
-        pairs = int(np.clip(_CORRECTION_WORK / (2 * each), max(fewest, 1), _MOST_PAIRS))
-        outer = matched_pairs(rng, layout.border, pairs).reshape(2 * pairs, -1)
-        inner = np.zeros((2 * pairs, 0, 0))
-        if not by_groups:
-            half = rng.standard_normal((pairs, 1, layout.count, layout.width))
-            inner = (half * np.array([1.0, -1.0])[None, :, None, None]).reshape(2 * pairs, layout.count, layout.width)
+        most = int(np.clip(_CORRECTION_WORK / each, 2, _MOST_DRAWS))
+        if by_groups:
+            outer, shares = border_rule(rng, layout.border, most)
+            inner = np.zeros((len(outer), 0, 0))
+        else:
+            half = rng.standard_normal((max(most // 2, 4), layout.count * layout.width + layout.border))
+            both = np.concatenate([half, -half])
+            outer, inner = both[:, : layout.border], both[:, layout.border :]
+            inner = inner.reshape(len(both), layout.count, layout.width)
+            shares = np.full(len(both), -math.log(len(both)))
         parts = []
         for start in range(0, len(nodes), self.chunk):
             some = slice(start, start + self.chunk)
             pieces = jax.tree.map(lambda x, s=some: _padded(x[s], self.chunk), (nodes, fitted.point))
-            found = _correct_batch(target, *pieces, outer, inner)
+            found = _correct_batch(target, *pieces, outer, shares, inner)
             parts.append(jax.tree.map(lambda x, n=len(nodes[some]): np.asarray(x)[:n], found))
         moments = jax.tree.map(lambda *x: np.concatenate(x), *parts)
-        return log_evidence(moments.log_weights), moments
+        return log_evidence(moments.log_weights, shares), moments
 
 
 _LATENT_TOTAL = 200
@@ -344,8 +348,8 @@ def _fit_batch(target: Any, thetas: Any, warm: Any, cold: Any, tol: Any, most_st
 
 
 @eqx.filter_jit
-def _correct_batch(target: Any, thetas: Any, points: Any, outer: Any, inner: Any) -> Corrected:
-    return jax.lax.map(lambda pair: correct(target, pair[0], pair[1], outer, inner), (thetas, points))
+def _correct_batch(target: Any, thetas: Any, points: Any, outer: Any, shares: Any, inner: Any) -> Corrected:
+    return jax.lax.map(lambda pair: correct(target, pair[0], pair[1], outer, shares, inner), (thetas, points))
 
 
 def check_memory(target: LatentGaussian) -> None:

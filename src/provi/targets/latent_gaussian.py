@@ -367,16 +367,23 @@ class LatentGaussian(AbstractTarget):
     @property
     def constrained_names(self) -> tuple[str, ...]:
         """In the order of the leaves of `constrain`: by name of the variable; effects with their levels."""
-        names: dict[str, list[str]] = {name: [name] for name in (*self.fixed_names, *self._reported_names())}
+        names: dict[str, list[str]] = {name: [name] for name in (*self.fixed_names, *self.reported_names)}
         for block in self.blocks:
             levels, labels = block.levels, block.coefficients
             own = [f"{level}, {label}" for level in levels for label in labels] if labels else levels
             names[block.name] = [f"{block.name}[{label}]" for label in own]
         return tuple(name for variable in sorted(names) for name in names[variable])
 
-    def _reported_names(self) -> tuple[str, ...]:
-        middle = jnp.asarray(self.default_location[: self.num_hyperparameters])
-        return tuple(jax.eval_shape(self.reported, middle))
+    @property
+    def reported_names(self) -> tuple[str, ...]:
+        """Of `reported`, in its order."""
+        middle = [prior.typical for prior in self.hyperpriors.values()]
+        found, start = [], 0
+        for block in self.blocks:
+            count = len(block.priors)
+            found += block.reported(middle[start : start + count])
+            start += count
+        return (*found, *self.numbers.reported(middle[start:]))
 
     @property
     def axis_labels(self) -> dict[str, dict[str, Any]]:

@@ -211,7 +211,7 @@ def main() -> None:
         try:
             result = compare(PROBLEMS[name](), kept[name])
         except Exception as error:  # a problem that fails must not end the others
-            result = {"problem": name, "error": f"{type(error).__name__}: {error}"}
+            result = {"problem": name, "error": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
         results.append(result)
         if "error" in result:
             print(f"{name}: {result['error']}", flush=True)

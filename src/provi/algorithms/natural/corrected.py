@@ -13,8 +13,9 @@ w(\beta) = \log p(\beta) + \sum_g\log Z_g(\beta) - \log q(\beta),$$
 
 which leaves only the border to draws: there q is nearly exact. **Otherwise** all of z is drawn.
 
-The draws are pairs $\pm\epsilon$ whose second moments are those of the standard normal law exactly, the same for every
-$\theta$: so the estimate is smooth in $\theta$, and moments of the border are off by the weights' noise only.
+In few dimensions the border has a quadrature rule, too. Otherwise the draws are pairs $\pm\epsilon$ whose second moments
+are those of the standard normal law exactly, the same for every $\theta$: so the estimate is smooth in $\theta$, and
+moments of the border are off by the weights' noise only.
 """
 
 import itertools
@@ -32,6 +33,8 @@ from provi.targets.latent_gaussian import Conditional, LatentGaussian
 
 NODES = {1: 7, 2: 7}
 """Of the quadrature, a dimension; blocks of more dimensions are drawn."""
+
+_BORDER_NODES = {0: 1, 1: 11, 2: 9, 3: 5}
 
 
 class Corrected(eqx.Module):
@@ -57,31 +60,41 @@ def _free(target: LatentGaussian) -> bool:
     return all(block.constraint is None for block in target.blocks)
 
 
-def matched_pairs(rng: np.random.Generator, dim: int, count: int) -> np.ndarray:
-    """`count` pairs (count, 2, dim) of +-e whose second moments are those of N(0, I) exactly; count >= dim."""
+def border_rule(rng: np.random.Generator, dim: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Standard normal numbers (S, dim) and the logarithms of their shares: at most `most`, or 2 dim.
+
+    Gauss and Hermite's rule in few dimensions; else pairs +-e whose second moments are those of N(0, I) exactly.
+    """
+    number = _BORDER_NODES.get(dim, 0)
+    if dim in _BORDER_NODES and number**dim <= most:
+        nodes, weights = np.polynomial.hermite_e.hermegauss(number)
+        places = np.array(list(itertools.product(nodes, repeat=dim))).reshape(-1, dim)
+        logs = np.log(weights / weights.sum())
+        return places, np.array([sum(chosen) for chosen in itertools.product(logs, repeat=dim)], float)
+    count = max(most // 2, dim, 1)
     half = rng.standard_normal((count, dim))
     if dim:
         eigenvalues, vectors = np.linalg.eigh(half.T @ half / count)
         half = half @ (vectors / np.sqrt(eigenvalues)) @ vectors.T
-    return np.stack([half, -half], axis=1)
+    return np.concatenate([half, -half]), np.full(2 * count, -np.log(2 * count))
 
 
-def correct(target: LatentGaussian, theta: Any, point: Point, outer: Any, inner: Any) -> Corrected:
+def correct(target: LatentGaussian, theta: Any, point: Point, outer: Any, shares: Any, inner: Any) -> Corrected:
     """Weights at the standard normal numbers `outer` (S, p) and, unless the model is grouped, `inner` (S, n, b)."""
     given = target.conditional(theta)
     covariance = constrained_factor(given, point.sites)
     if grouped(target):
-        return _by_groups(given, point, covariance, outer)
+        return _by_groups(given, point, covariance, outer, shares)
     return _by_draws(given, point, covariance, outer, inner)
 
 
-def _by_groups(given: Conditional, point: Point, covariance: Constrained, draws: Any) -> Corrected:
+def _by_groups(given: Conditional, point: Point, covariance: Constrained, draws: Any, shares: Any) -> Corrected:
     factor = covariance.factor
     count, width = factor.inverse.shape[:2]
     rule, weights = np.polynomial.hermite_e.hermegauss(NODES[width])
     nodes = jnp.asarray(np.array(list(itertools.product(rule, repeat=width))))
-    shares = jnp.asarray([np.sum(np.log(w)) for w in itertools.product(weights, repeat=width)])
-    shares = shares + 0.5 * jnp.sum(nodes**2, axis=1)
+    volumes = jnp.asarray([np.sum(np.log(w)) for w in itertools.product(weights, repeat=width)])
+    volumes = volumes + 0.5 * jnp.sum(nodes**2, axis=1)
     root = _inverse_root(factor.lower)
     volume = -jnp.sum(jnp.log(jnp.diagonal(factor.lower, axis1=1, axis2=2)), axis=1)
     group = given.index[:, 0] // width
@@ -100,7 +113,7 @@ def _by_groups(given: Conditional, point: Point, covariance: Constrained, draws:
             prior = 0.5 * jnp.einsum("ki,kij,kj->k", place, given.prior.diagonal, place)
             return prior.at[group].add(terms)
 
-        levels = shares[:, None] - jax.lax.map(energy, nodes)
+        levels = volumes[:, None] - jax.lax.map(energy, nodes)
         top = jnp.max(levels, axis=0)
         relative = jnp.exp(levels - top)
         mass = jnp.sum(relative, axis=0)
@@ -117,7 +130,7 @@ def _by_groups(given: Conditional, point: Point, covariance: Constrained, draws:
         return prior + jnp.sum(log_integral) + given.constant - log_q, outer, mean, moment
 
     log_weights, outers, means, moments = jax.lax.map(one, draws)
-    share = jax.nn.softmax(log_weights)
+    share = jax.nn.softmax(log_weights + shares)
     mean, centre = jnp.einsum("s,ski->ki", share, means), share @ outers
     inner = jnp.einsum("s,ski->ki", share, moments) - mean**2
     outer = share @ (outers - centre) ** 2
@@ -170,15 +183,18 @@ def _quadratic(matrix: Any, inner: Any, outer: Any) -> Any:
     return jnp.sum(top * inner) + jnp.sum(bottom * outer)
 
 
-def log_evidence(log_weights: np.ndarray) -> np.ndarray:
+def log_evidence(log_weights: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """From log weights (K, S) of K hyperparameters: log means where the weights are even, else two cumulants.
 
     One way for all of them, so that the estimate does not jump.
     """
     top = log_weights.max(axis=1, keepdims=True)
-    relative = np.exp(log_weights - top)
-    share = relative / relative.sum(axis=1, keepdims=True)
-    effective = 1 / np.sum(share**2, axis=1) / log_weights.shape[1]
+    plain = np.exp(shares)
+    relative = plain * np.exp(log_weights - top)
+    total = relative.sum(axis=1)
+    # Of the draws' own shares: one where all weights are equal.
+    effective = total**2 / np.sum(relative**2 / plain, axis=1)
     if np.median(effective) > 0.3:
-        return np.log(relative.mean(axis=1)) + top[:, 0]
-    return log_weights.mean(axis=1) + 0.5 * log_weights.var(axis=1)
+        return np.log(total) + top[:, 0]
+    mean = log_weights @ plain
+    return mean + 0.5 * ((log_weights - mean[:, None]) ** 2 @ plain)

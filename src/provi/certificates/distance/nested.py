@@ -25,7 +25,7 @@ from provi.certificates.distance.bound import EvidenceBracket, PosteriorBound
 from provi.certificates.distance.conjugate import RowProblem
 from provi.certificates.distance.dual_bound import Energy, dual_bound
 from provi.families.conditional_gaussian import constrained_factor
-from provi.families.nested import NestedPoint
+from provi.families.nested import NestedPoint, node_of
 from provi.targets.latent_gaussian import LatentGaussian
 
 _EPS = float(np.finfo(float).eps)
@@ -87,7 +87,7 @@ def node_brackets(target: LatentGaussian, every: NestedPoint, *, confidence: flo
     order = np.argsort(-np.asarray(every.log_weights))
     best = float(np.max(every.log_weights))
     for k in order:
-        at = jax.tree.map(lambda x, j=k: np.asarray(x)[j], every)
+        at = node_of(every, int(k))
         coordinates = jax.tree.map(np.asarray, _coordinates(target, at))
         problem, energy, elbo, error = _problem(target, coordinates)
         lower[k], own[k] = elbo - error, _own_elbo(target, coordinates, at, error)
