@@ -141,7 +141,7 @@ def grid_rule(evaluate: Evaluate, mode: np.ndarray, curvature: np.ndarray) -> Ru
             return grid_rule(evaluate, mode, curvature * 4)  # all mass on a few nodes: half the step
         grown = [key for key in frontier if values[key] > best - drop]
         frontier = sorted({near for key in grown for near in _neighbours(key, stride) if near not in values})
-    kept = [key for key, value in values.items() if value > best - drop - 4 and math.isfinite(value)]
+    kept = [key for key, value in values.items() if value > best - drop and math.isfinite(value)]
     volume = dim * math.log(step) + float(np.linalg.slogdet(axes)[1])
     nodes = _places(mode, axes, step, kept)
     return Rule(nodes, np.full(len(kept), volume), mode, axes, np.array(kept, int).reshape(-1, dim), step)

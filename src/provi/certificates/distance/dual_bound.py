@@ -61,6 +61,7 @@ standard deviations."""
 
 _SHARE, _ACCURACY, _WANTED_WIDTH = 0.5, 0.005, 0.05
 FEWEST_PAIRS, MOST_PAIRS, _LOOSE = 512, 32_768, 2.0
+_QUICK_PILOT = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +143,30 @@ def dual_bound(
         num_pairs=count,
         num_evaluations=used + evaluations,
     )
+
+
+def quick_bound(
+    problem: RowProblem, energy: Energy, *, delta: float, seed: int, pairs: int
+) -> DualBound | None:
+    """The same from few draws and with V the covariance of q: for one of many problems, most of which count little."""
+    if problem.quadratic:
+        return _quadratic_bound(problem, energy)
+    assert energy.value is not None
+    rng, dim = np.random.default_rng(seed), problem.dim
+    frame, average = _Frame(problem), energy.value - 0.5 * dim
+    half = rng.standard_normal((_QUICK_PILOT + pairs, dim))
+    found = frame.values(half, _ACCURACY * max(5 / pairs, 1e-3))
+    if found is None:
+        return None
+    values, _, evaluations = found
+    pilot, final = values[:_QUICK_PILOT], values[_QUICK_PILOT:]
+    if not np.isfinite(pilot).mean() > 0.9:
+        return None
+    low, high, _ = _clip(pilot[np.isfinite(pilot)], delta, pairs)
+    log_mass = -log_mean_lower_bound(-final, -high, -low, delta)
+    middle = -log_mean_exp(-np.clip(final, low, high))
+    kl = max(average + energy.error + log_mass, 0.0)
+    return DualBound(kl, True, max(average + middle, 0.0), log_mass, pairs, evaluations)
 
 
 def log_mean_lower_bound(values: np.ndarray, low: float, high: float, delta: float) -> float:
@@ -325,26 +350,31 @@ def _half_step(step: np.ndarray) -> np.ndarray:
 
 def _plan(pilot: np.ndarray, scale: float, delta: float, affordable: int) -> tuple[int, float, float]:
     """How many pairs, and where to clip Y: as the pilot promises the best bound, until its noise is small beside it."""
+    best, count = -log_mean_exp(-pilot), FEWEST_PAIRS
+    while True:
+        low, high, promised = _clip(pilot, delta, count)
+        if count >= affordable or promised - best <= _WANTED_WIDTH * scale:
+            return count, low, high
+        count = min(2 * count, affordable)
+
+
+def _clip(pilot: np.ndarray, delta: float, count: int) -> tuple[float, float, float]:
+    """Where to clip Y for so many pairs, and the bound on -log E exp(-Y) that the pilot promises then."""
     spread, logs = float(np.std(pilot)), math.log(2 / ((1 - _SHARE) * delta))
     centre = float(np.median(pilot))
     high = centre + max(_BEYOND * float(np.max(pilot) - centre), _FEWEST_DEVIATIONS * spread, 1e-12)
     # A clip far below all of the pilot's values wastes range, one among them loses what lies below it.
     lows = [*np.quantile(pilot, [0.0, 0.02, 0.05, 0.1, 0.2, 0.4]), *(np.min(pilot) - spread * np.asarray([0.5, 1, 2]))]
 
-    def promise(low: float, count: int) -> float:
+    def promise(low: float) -> float:
         weights, width = np.exp(low - np.maximum(pilot, low)), -math.expm1(low - high)
         mean = float(np.mean(weights))
         mean -= math.sqrt(2 * float(np.var(weights)) * logs / count) + 7 * width * logs / (3 * count)
         mean -= math.exp(low - high) * -math.log(_SHARE * delta) / count
         return low - math.log(mean) if mean > 0 else math.inf
 
-    best = -log_mean_exp(-pilot)
-    count = FEWEST_PAIRS
-    while True:
-        low = min(lows, key=lambda each: promise(each, count))
-        if count >= affordable or promise(low, count) - best <= _WANTED_WIDTH * scale:
-            return count, float(low), float(high)
-        count = min(2 * count, affordable)
+    low = float(min(lows, key=promise))
+    return low, float(high), promise(low)
 
 
 def _energy_from_draws(

@@ -23,13 +23,15 @@ from scipy.special import logsumexp
 
 from provi.certificates.distance.bound import EvidenceBracket, PosteriorBound
 from provi.certificates.distance.conjugate import RowProblem
-from provi.certificates.distance.dual_bound import Energy, dual_bound
+from provi.certificates.distance.dual_bound import Energy, dual_bound, quick_bound
 from provi.families.conditional_gaussian import constrained_factor
 from provi.families.nested import NestedPoint, node_of
 from provi.targets.latent_gaussian import LatentGaussian
 
 _EPS = float(np.finfo(float).eps)
 _LARGEST_DIM, _LARGEST_DESIGN, _LEAST_EVALUATIONS, _WORK = 600, 2**23, 4000, 2e8
+_CONSTANT, _WANTED, _FEWEST_PAIRS, _MOST_PAIRS = 5.0, 0.02, 32, 1024
+_HEAVY, _FAR, _LOOSE = 0.02, 2.0, 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,22 +86,33 @@ def node_brackets(target: LatentGaussian, every: NestedPoint, *, confidence: flo
     """Brackets of the evidence at each node of a rule."""
     count, delta = len(every.log_weights), (1 - confidence) / max(len(every.log_weights), 1)
     lower, upper, own, draws, proven = np.empty(count), np.full(count, np.inf), np.empty(count), 0, True
-    order = np.argsort(-np.asarray(every.log_weights))
-    best = float(np.max(every.log_weights))
-    for k in order:
-        at = node_of(every, int(k))
+    pairs = _shared_pairs(every.weights)
+    for k in range(count):
+        at = node_of(every, k)
         coordinates = jax.tree.map(np.asarray, _coordinates(target, at))
         problem, energy, elbo, error = _problem(target, coordinates)
         lower[k], own[k] = elbo - error, _own_elbo(target, coordinates, at, error)
-        # A node of no weight needs no tight bound.
-        light = float(every.log_weights[k]) < best - 6
-        most = max(int(_WORK / (50 * problem.root.size)), _LEAST_EVALUATIONS) // (4 if light else 1)
-        bound = dual_bound(problem, energy, delta=delta, seed=seed + int(k), most_evaluations=most)
+        bound = quick_bound(problem, energy, delta=delta / 2, seed=seed + k, pairs=int(pairs[k]))
+        if every.weights[k] > _HEAVY and (bound is None or bound.kl > _FAR * bound.estimate + _LOOSE):
+            # Far from Gaussian: worth the search for better coordinates.
+            most = max(int(_WORK / (50 * problem.root.size)), _LEAST_EVALUATIONS)
+            better = dual_bound(problem, energy, delta=delta / 2, seed=seed + k, most_evaluations=most)
+            bound = min((x for x in (bound, better) if x is not None), key=lambda x: x.kl, default=None)
         if bound is None:
             continue
         upper[k] = elbo + error + bound.kl
         draws, proven = draws + bound.num_pairs, proven and bound.proven
     return NodeBrackets(lower, upper, own, confidence, draws, proven and target.likelihood.errors_proven)
+
+
+def _shared_pairs(weights: np.ndarray) -> np.ndarray:
+    """Draws for each node: a bound from n of them is loose by about c/n nats, and counts with the node's weight.
+
+    The least sum of n_k with sum w_k c/n_k = loose is at n_k in proportion to the square roots of the weights.
+    """
+    roots = np.sqrt(weights)
+    wanted = _CONSTANT / _WANTED * roots * roots.sum()
+    return np.clip(np.ceil(wanted / 32) * 32, _FEWEST_PAIRS, _MOST_PAIRS).astype(int)
 
 
 class _Coordinates(eqx.Module):
