@@ -214,7 +214,8 @@ def fit(
 
     \b
     Exit code 0: certified within --tol. 1: fitted, not certified; the verdict says
-    why (missing-logistic never is). 2: bad input; one line says what.
+    why (missing-logistic never is, nor a --formula, whose integration over scales
+    has an estimated error). 2: bad input; one line says what.
     """
     call = command_line(fit, locals())
     table = TableOptions(

@@ -7,7 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from provi.cli.answer import Answer, judge, print_plain
+from provi.certificates.bounds import at_most
+from provi.certificates.distance.bound import rounded_down_text, rounded_up_text
+from provi.cli.answer import Answer, Verdict, judge, print_plain
 from provi.data.tables import read_table
 
 _LISTED = 40
@@ -34,7 +36,7 @@ def formula_answer(source: str, formula: str, family: str, decimal_comma: bool, 
         model.fit()
     model.fit_ = dataclasses.replace(model.fit_, call=options.call)
     written = _write(model, options)
-    verdict = judge(model.fit_.certificate, options.tol, model.fit_.message)
+    verdict = _verdict(model.fit_, options.tol)
     if options.verdict_only:
         return Answer(verdict, {}, lambda console: None)
     summary, assembly = model.summary(), model.assembly_
@@ -46,6 +48,21 @@ def formula_answer(source: str, formula: str, family: str, decimal_comma: bool, 
         print_plain(console, *(f"Wrote {path}." for path in written.values()))
 
     return Answer(verdict, _document(model, summary, options, written), show)
+
+
+def _verdict(found: Any, tol: float) -> Verdict:
+    """What is proven given the rule over the hyperparameters; as its error is an estimate, that is a condition."""
+    certificate, evidence = found.certificate, found.evidence
+    if certificate.gap is not None or certificate.kl is None:
+        return judge(certificate, tol, found.message)
+    proven = {"proven": "is proven to be", "statistical": "is, statistically,"}.get(evidence.status, "is")
+    ended = found.message[:1].upper() + found.message[1:]
+    return Verdict(
+        "conditional",
+        f"Given the rule over the hyperparameters KL(q || posterior) {proven} at most {at_most(certificate.kl)} nats, "
+        f"and the log evidence to lie in [{rounded_down_text(evidence.lower)}, {rounded_up_text(evidence.upper)}]; the "
+        f"error of the rule is estimated, not proven. {ended}.",
+    )
 
 
 def _write(model: Any, options: Any) -> dict[str, Path]:

@@ -27,7 +27,7 @@ def plot_effects(summary: Summary, effects: Any, assembly: Assembly, most: int =
     chosen = chosen or [k for k, name in enumerate(summary.names) if name in names]
     rest = [k for k, name in enumerate(summary.names) if name not in names]
     panels = bool(chosen) + bool(rest) + len(places)
-    wide = min(panels, _COLUMNS)
+    wide = 2 if panels == 4 else min(panels, _COLUMNS)
     tall = max(len(chosen), len(rest), *(min(len(part), most) for _, part in effects.groupby(["term", "effect"])), 4)
     with figure_style():
         high = math.ceil(panels / wide)
@@ -87,4 +87,6 @@ def _curve(axis: Any, term: Any, part: Any) -> None:
     axis.axhline(0, color=INK, linewidth=0.6, alpha=0.5)
     axis.fill_between(flat, part["lower"], part["upper"], color=PALETTE[0], alpha=0.25, linewidth=0)
     axis.plot(flat, part["mean"], color=PALETTE[0])
+    if np.array_equal(flat, np.round(flat)):
+        axis.xaxis.get_major_locator().set_params(integer=True)  # years, not half years
     axis.set_xlabel(", ".join(term.columns))
