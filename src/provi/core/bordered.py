@@ -139,7 +139,9 @@ def small_factor(blocks: Any) -> tuple[Any, Any]:
         half[j][j] = 1 / low[j][j]
         for i in range(j + 1, size):
             half[i][j] = -sum((low[i][k] * half[k][j] for k in range(j, i)), zero) / low[i][i]
-    inverse = [[sum((half[k][i] * half[k][j] for k in range(max(i, j), size)), zero) for j in range(size)] for i in range(size)]
+    inverse = [
+        [sum((half[k][i] * half[k][j] for k in range(max(i, j), size)), zero) for j in range(size)] for i in range(size)
+    ]
     return _stacked(low), _stacked(inverse)
 
 

@@ -16,8 +16,8 @@ from provi.core.arguments import double_precision
 from provi.families.base import AbstractFamily
 from provi.families.bases import Laplace, Normal, StudentT, Uniform
 from provi.families.dual_gaussian import DualGaussian, DualPoint
-from provi.families.nested import NestedGaussian, NestedPoint
 from provi.families.location_scale import LocationScale
+from provi.families.nested import NestedGaussian, NestedPoint
 from provi.result.fit import Estimate, Fit
 from provi.result.nested import NestedPosterior
 from provi.result.posterior import Posterior

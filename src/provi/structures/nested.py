@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.natural.conditional import MOST_STEPS, Fitted, fit_conditional
@@ -181,7 +180,10 @@ class Found:
         if self.unfinished:
             return Outcome.COMPLETED, f"{self.unfinished} of {nodes} did not converge"
         if not self.error.small:
-            return Outcome.COMPLETED, f"{nodes}; the rule is coarse (estimated error {self.error.log_evidence:.2g} nats)"
+            return (
+                Outcome.COMPLETED,
+                f"{nodes}; the rule is coarse (estimated error {self.error.log_evidence:.2g} nats)",
+            )
         return Outcome.TOLERANCE, f"integrated over {nodes}; estimated error {self.error.log_evidence:.1g} nats"
 
 
@@ -255,9 +257,9 @@ class Search:
 
     def _fits_at(self, nodes: np.ndarray) -> Fitted:
         """Those that were kept, and the others."""
-        missing = np.array([theta for theta in nodes if theta.tobytes() not in self.kept]).reshape(-1, nodes.shape[1])
-        if len(missing):
-            self.node_density(missing)
+        missing = np.array([theta.tobytes() not in self.kept for theta in nodes])
+        if missing.any():
+            self.node_density(nodes[missing])
         found = [self.kept[theta.tobytes()] for theta in nodes]
         self.kept.clear()
         return jax.tree.map(lambda *x: np.stack(x), *found)

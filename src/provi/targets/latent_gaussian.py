@@ -158,7 +158,9 @@ class LatentGaussian(AbstractLatentGaussian):
         if scale.ndim > 1 or (scale.ndim == 1 and len(scale) != columns) or not (scale > 0).all():
             raise ValueError(f"fixed_scale must be a positive number or {columns} of them.")
         self.fixed_scale = np.broadcast_to(scale, (columns,)).copy()
-        self.fixed_names = tuple(f"b[{j}]" for j in range(columns)) if fixed_names is None else tuple(map(str, fixed_names))
+        self.fixed_names = (
+            tuple(f"b[{j}]" for j in range(columns)) if fixed_names is None else tuple(map(str, fixed_names))
+        )
         if len(self.fixed_names) != columns or len(set(self.fixed_names)) != columns:
             raise ValueError(f"fixed_names must be {columns} different names, one a column of fixed.")
         self.blocks = blocks
@@ -426,4 +428,3 @@ def _read_weights(weights: Any, length: int, own: np.ndarray | None) -> np.ndarr
     if (values < 0).any() or not values.any():
         raise ValueError("weights must not be negative, nor all zero.")
     return values if own is None else values * own
-

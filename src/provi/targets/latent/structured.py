@@ -17,7 +17,7 @@ from scipy.sparse import csgraph
 from scipy.sparse.linalg import splu
 
 from provi.core.arguments import as_array, check_positive, check_positive_definite
-from provi.kernels import AbstractKernel, log_parameters, parameter_names, with_log_parameters
+from provi.kernels import AbstractKernel, parameter_names, with_log_parameters
 from provi.targets.latent.blocks import AbstractBlock, Pattern, SparseRows, read_index, read_levels
 from provi.targets.latent.priors import AbstractHyperprior, Beta, HalfNormal, LogNormal, Uniform
 
@@ -167,7 +167,11 @@ class RandomWalk(_Field):
         level, time = np.full((length, 1), length**-0.5), np.arange(length) - (length - 1) / 2
         trend = (time / np.linalg.norm(time))[:, None]
         null = level if order == 1 else np.concatenate([level, trend], axis=1)
-        free = np.zeros((length, 0)) if order == 1 else trend * np.sqrt(length) * check_positive("trend_scale", trend_scale)
+        free = (
+            np.zeros((length, 0))
+            if order == 1
+            else trend * np.sqrt(length) * check_positive("trend_scale", trend_scale)
+        )
         self._set_intrinsic(difference.T @ difference, null, free)
 
 
@@ -215,7 +219,9 @@ class Seasonal(_Field):
         if not 2 <= period < length:
             raise ValueError(f"period of {name!r} must be at least 2 and below the number of levels, {length}.")
         window = sum(sparse.eye(length - period + 1, length, k=k) for k in range(period))
-        patterns = np.eye(period)[np.arange(length) % period][:, :-1] - np.eye(period)[np.arange(length) % period][:, -1:]
+        patterns = (
+            np.eye(period)[np.arange(length) % period][:, :-1] - np.eye(period)[np.arange(length) % period][:, -1:]
+        )
         null = np.linalg.qr(patterns)[0]
         free = null * np.sqrt(length) * check_positive("pattern_scale", pattern_scale) / np.sqrt(period - 1)
         self._set_intrinsic(sparse.csr_matrix(window).T @ sparse.csr_matrix(window), null, free)
