@@ -70,7 +70,7 @@ def load(path: str | Path, target: Any = None) -> Fit:
             family, structure = _family(data["family"], file)
         leaves = [jnp.asarray(file.get_tensor(f"point/{i}")) for i in range(structure.num_leaves)]
         history = History.from_array(file.get_tensor("history"))
-    kind = NestedPosterior if isinstance(family, NestedGaussian) else Posterior
+    kind: Any = NestedPosterior if isinstance(family, NestedGaussian) else Posterior
     return Fit(
         posterior=kind(family, jax.tree.unflatten(structure, leaves), tuple(data["names"]), target),
         elbo=Estimate(**data["elbo"]),

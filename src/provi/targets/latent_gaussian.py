@@ -134,7 +134,7 @@ class LatentGaussian(AbstractLatentGaussian):
         - `fixed`: (N, p) columns of fixed effects, that of ones among them. - `fixed_scale`: their prior deviations.
         - `blocks`: of `provi.targets.latent`. - `offset`: (N,) added to the predictor.
         - `weights`: (N,) each multiplies the log-likelihood of its datum. - `trials`: (N,) of a binomial response.
-        - `likelihood_priors`: by name, of numbers of the likelihood that are unknown, such as `{"scale": HalfNormal()}`.
+        - `likelihood_priors`: by name, of unknown numbers of the likelihood, such as `{"scale": HalfNormal()}`.
         """
         blocks = (blocks,) if isinstance(blocks, AbstractBlock) else tuple(blocks)
         found = read_likelihood(y, likelihood, trials, likelihood_priors)
