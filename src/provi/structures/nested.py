@@ -25,6 +25,7 @@ from provi.algorithms.natural.corrected import NODES, Corrected, border_rule, co
 from provi.certificates.build import Evidence, Query
 from provi.certificates.certificate import Assumption, Certificate
 from provi.certificates.distance.bound import Deferred
+from provi.certificates.distance.nested import nested_bound, provable
 from provi.core.arguments import available_bytes
 from provi.families.base import AbstractFamily
 from provi.families.nested import NestedGaussian, NestedPoint, joined, selected
@@ -46,7 +47,11 @@ from provi.targets.base import AbstractTarget, Constants
 from provi.targets.latent.model import AbstractLatentGaussian
 
 _LARGEST_GRID, _SEARCH_TOL, _CHUNK = 4, 1e-4, 16
-_NUMBERS_AT_ONCE, _CORRECTION_WORK, _MOST_DRAWS, _PROBE = 2**18, 6e6, 128, 0.02
+_NUMBERS_AT_ONCE, _CORRECTION_WORK, _MOST_DRAWS, _PROBE = 2**18, 4e7, 128, 0.02
+_LARGEST_BATCHED = 8
+_QUICK = 3e5
+"""Nodes times data times effects up to which printing a fit may compute its brackets: about a second."""
+
 _NEGLIGIBLE = 14.0
 """Nats below the best from which a node is left out of the mixture: a share of 1e-6."""
 
@@ -106,8 +111,6 @@ class Nested(AbstractStructure):
 
     def _certificate(self, found: "Found", confidence: float, seed: int) -> Certificate:
         """What is proven on the rule, computed when it is asked for; what is estimated, in words."""
-        from provi.certificates.distance.nested import nested_bound
-
         target = self.model
 
         def recompute(other: int) -> Certificate:
@@ -123,10 +126,10 @@ class Nested(AbstractStructure):
                 f"error {error.log_evidence:.1g} nats, means {error.mean:.1g} sd, sds {error.sd:.1g}, by refining",
             ),
         )
+        log_prior, size = found.rule.log_volume + found.log_prior, len(found.log_prior) * target.num_rows
         distance = Deferred(
-            lambda: nested_bound(
-                target, found.every, found.rule.log_volume + found.log_prior, confidence=confidence, seed=seed
-            )
+            lambda: nested_bound(target, found.every, log_prior, confidence=confidence, seed=seed),
+            quick=not provable(target) or size * target.num_effects <= _QUICK,
         )
         notes = () if error.small else ("The rule of integration is coarse: its estimated error is above 0.05.",)
         return Certificate(
@@ -138,6 +141,7 @@ class Nested(AbstractStructure):
             names=self.target.parameter_names,
             recompute=recompute,
             obstacle="the effects are too many for a proof in reasonable time",
+            proviso="on the nodes" if target.num_hyperparameters else "",
             opening=(
                 f"Integrated over {target.num_hyperparameters} hyperparameters on {len(found.rule.nodes)} nodes: estimated "
                 f"error {error.log_evidence:.1g} nats, {max(error.mean, error.sd):.1g} sd."
@@ -189,6 +193,9 @@ class Search:
         # Calls of small programs cost more than what they compute: many at once. Large ones are done one by one.
         size = target.num_rows * max(target.layout.border, 4) + target.num_effects * 4
         self.chunk = int(np.clip(2 ** int(math.log2(max(_NUMBERS_AT_ONCE // size, 1))), 1, _CHUNK))
+        # Batches of larger triangular systems leave LAPACK for a slow program of XLA's.
+        if target.layout.border > _LARGEST_BATCHED or target.layout.chained or target.layout.width > 3:
+            self.chunk = 1
         self.thetas: list[np.ndarray] = []
         self.warm: list[Any] = []
         self.kept: dict[bytes, Fitted] = {}
@@ -324,9 +331,14 @@ class Search:
     def _corrected(self, nodes: np.ndarray, fitted: Fitted, seed: int) -> tuple[np.ndarray, Corrected]:
         """Estimates of the evidence at each node, and moments by the same draws."""
         target, layout = self.target, self.target.layout
+        if target.likelihood.self_concordance == 0:
+            # Gaussian given theta: the ELBO is the evidence.
+            point = fitted.point
+            same = point.elbo[:, None], 0 * point.inner, 0 * point.inner + 1, 0 * point.outer, 0 * point.outer + 1
+            return point.elbo, Corrected(*same)
         rng, by_groups = np.random.default_rng(seed), grouped(target)
         each = target.num_rows * (NODES[layout.width] ** layout.width if by_groups else 1)
-        most = int(np.clip(_CORRECTION_WORK / each, 2, _MOST_DRAWS))
+        most = int(np.clip(_CORRECTION_WORK / (each * len(nodes)), 2, _MOST_DRAWS))
         if by_groups:
             outer, shares = border_rule(rng, layout.border, most)
             inner = np.zeros((len(outer), 0, 0))
@@ -361,9 +373,12 @@ def _log_hyperprior(target: Any, thetas: Any) -> Any:
 
 @eqx.filter_jit
 def _fit_batch(target: Any, thetas: Any, warm: Any, cold: Any, tol: Any, most_steps: Any) -> Fitted:
-    return jax.vmap(lambda theta, start, new: fit_conditional(target, theta, start, new, tol, most_steps))(
-        thetas, warm, cold
-    )
+    def one(theta: Any, start: Any, new: Any) -> Fitted:
+        return fit_conditional(target, theta, start, new, tol, most_steps)
+
+    if len(thetas) == 1:
+        return jax.lax.map(lambda each: one(*each), (thetas, warm, cold))
+    return jax.vmap(one)(thetas, warm, cold)
 
 
 @eqx.filter_jit

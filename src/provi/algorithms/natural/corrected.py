@@ -116,7 +116,7 @@ def _by_groups(given: Conditional, point: Point, covariance: Constrained, draws:
 
         levels = volumes[:, None] - jax.lax.map(energy, nodes)
         top = jnp.max(levels, axis=0)
-        relative = jnp.exp(levels - top)
+        relative = jnp.exp(levels - top[None, :])
         mass = jnp.sum(relative, axis=0)
         log_integral = jnp.log(mass) + top + volume
         first = jnp.einsum("tk,ti->ki", relative, nodes) / mass[:, None]
@@ -134,7 +134,7 @@ def _by_groups(given: Conditional, point: Point, covariance: Constrained, draws:
     share = jax.nn.softmax(log_weights + shares)
     mean, centre = jnp.einsum("s,ski->ki", share, means), share @ outers
     inner = jnp.einsum("s,ski->ki", share, moments) - mean**2
-    outer = share @ (outers - centre) ** 2
+    outer = share @ (outers - centre[None, :]) ** 2
     eye = jnp.eye(len(centre))
     half = solve_triangular(factor.schur_lower, eye, lower=True)
     crossed = solve_triangular(factor.schur_lower, factor.solved.reshape(count * width, -1).T, lower=True)
