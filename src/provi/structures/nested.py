@@ -297,8 +297,8 @@ class Search:
         corrected, moments = self._corrected(rule.nodes, fitted, seed)
         sound = np.isfinite(elbos + prior) & np.isfinite(corrected)
         if not sound.any():
-            raise ValueError("No value of the hyperparameters has a finite evidence: scale the data, or narrow the priors.")
-        # Where rounding has broken a factor, at extreme hyperparameters, there is no mass; one such node spoils all sums.
+            raise ValueError("The evidence is not finite at any hyperparameters: scale the data, or narrow the priors.")
+        # Where rounding has broken a factor, at extreme hyperparameters, there is no mass; one such node spoils sums.
         rule = rule.only(sound)
         fitted, elbos, prior, corrected, moments = jax.tree.map(
             lambda x: x[sound], (fitted, elbos, prior, corrected, moments)

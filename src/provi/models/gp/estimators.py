@@ -102,15 +102,15 @@ class AbstractGPEstimator(AbstractCertifiedEstimator):
             if self.hyperparameter_priors is not None:
                 raise ValueError("hyperparameter_priors are for hyperparameters='integrate'.")
             return "optimise" if self.optimise_hyperparameters else self.hyperparameters
-        for name, given in (("optimise_hyperparameters", self.optimise_hyperparameters), ("num_inducing", self.num_inducing)):
-            if given:
+        for name in ("optimise_hyperparameters", "num_inducing"):
+            if getattr(self, name):
                 raise ValueError(f"hyperparameters='integrate' and {name} do not go together: take one of them.")
         return "integrate"
 
     def _integrate(self, X, response, kernel, likelihood, seed) -> None:
         found = integrate_hyperparameters(
-            X, response, kernel, likelihood, priors=self.hyperparameter_priors, jitter=self.jitter, tol=self.tol, seed=seed,
-            progress=bool(self.progress),
+            X, response, kernel, likelihood, priors=self.hyperparameter_priors, jitter=self.jitter, tol=self.tol,
+            seed=seed, progress=bool(self.progress),
         )  # fmt: skip
         self._store_fit(found.found, found.likelihood, "scale X and y, or give narrower hyperparameter_priors")
         self.kernel_, self.hyperparameters_ = found.kernel, found.hyperparameters
@@ -189,9 +189,9 @@ class GPClassifier(AbstractBinaryClassifier, AbstractGPEstimator):
 
     **Integrated hyperparameters.** The kernel's numbers are explored on a rule of nodes, with the best Gaussian of f at
     each; every prediction is an average over the nodes. `hyperparameters_` has the marginal posterior of each number by
-    its name; `kernel_` is the kernel at their means, to look at. `length_scale` and `amplitude` then say no more than how
-    many numbers there are, `jitter` is a share of the largest variance, and equal rows of X share their function value.
-    Dense, some hundred factorisations: for 1000 different rows at most, about ten N x N matrices (80 MB).
+    its name; `kernel_` is the kernel at their means, to look at. `length_scale` and `amplitude` then say no more than
+    how many numbers there are, `jitter` is a share of the largest variance, and equal rows of X share their function
+    value. Dense, some hundred factorisations: for 1000 different rows at most, about ten N x N matrices (80 MB).
 
     Only two classes: wrap it in `sklearn.multiclass.OneVsRestClassifier` for more. With one class in y it is fitted to
     equal labels, and predicts that class.

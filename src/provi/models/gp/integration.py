@@ -68,7 +68,7 @@ def integrate_hyperparameters(
     seed: int = 0,
     progress: bool = False,
 ) -> Integrated:
-    """Fit with unknown hyperparameters; `priors` by name, see `GPClassifier`. The kernel's own numbers do not matter."""
+    """Fit with unknown hyperparameters; `priors` by name, see `GPClassifier`. The kernel's given numbers do not matter."""
     values = np.asarray(X, np.float64)
     _check(values, kernel, likelihood)
     kernel_priors, likelihood_priors = _read_priors(y, kernel, likelihood, priors)
@@ -103,9 +103,9 @@ def _check(X: np.ndarray, kernel: AbstractKernel, likelihood: AbstractLikelihood
     if different > LARGEST_INTEGRATED:
         gib = 10 * 8 * different**2 / 2**30
         raise ValueError(
-            f"hyperparameters='integrate' factorises dense matrices some hundred times and is for {LARGEST_INTEGRATED} "
-            f"different rows of X at most; there are {different} ({gib:.1f} GiB): take hyperparameters='optimise', with "
-            f"num_inducing=500 for a sparse process."
+            f"hyperparameters='integrate' factorises dense matrices some hundred times: it is for "
+            f"{LARGEST_INTEGRATED} different rows of X at most, and there are {different} ({gib:.1f} GiB). Take "
+            f"hyperparameters='optimise', with num_inducing=500 for a sparse process."
         )
     parts = jax.tree.leaves(kernel, is_leaf=lambda part: isinstance(part, White))
     if different < len(X) and any(isinstance(part, White) for part in parts):

@@ -1,12 +1,12 @@
 r"""Predictions of a Gaussian process whose hyperparameters were integrated: averages over the nodes of the rule.
 
-At node k the effects at the n different inputs are $u = Lv$, $LL' = K$, with $q(v) = N(m, (I + L'SL)^{-1})$, S the sites
-of the data summed over equal inputs. So the process at node k is that of `prediction` with $a = L'^{-1}m$:
+At node k the effects at the n different inputs are $u = Lv$, $LL' = K$, with $q(v) = N(m, (I + L'SL)^{-1})$, S the
+sites of the data summed over equal inputs. So the process at node k is that of `prediction` with $a = L'^{-1}m$:
 
 $$\mu_k(x) = k(x, X)L'^{-1}m, \qquad v_k(x) = k(x, x) - |M^{-1}S^{1/2}k(X, x)|^2, \quad MM' = I + S^{1/2}KS^{1/2},$$
 
-and what is predicted is the mixture $\sum_kw_kN(\mu_k, v_k)$, or the mean over it. K^-1 is never formed, and no factor is
-kept: n numbers a node, and two factorisations of it for every block of new inputs.
+and what is predicted is the mixture $\sum_kw_kN(\mu_k, v_k)$, or the mean over it. K^-1 is never formed, and no factor
+is kept: n numbers a node, and two factorisations of it for every block of new inputs.
 """
 
 from typing import Any

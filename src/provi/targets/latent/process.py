@@ -16,7 +16,10 @@ _LARGEST_LOG = 150.0
 
 
 class GaussianProcess(AbstractBlock):
-    r"""A function of inputs, $u = f(X) \sim N(0, k_\theta(X, X))$, with the kernel's numbers unknown: $u = Lv$, $LL' = K$."""
+    r"""A function of inputs, $u = f(X) \sim N(0, k_\theta(X, X))$, with the kernel's numbers unknown.
+
+    $u = Lv$, $LL' = K$.
+    """
 
     turns: ClassVar[bool] = True
     name: str = eqx.field(static=True)
