@@ -99,8 +99,8 @@ class Certificate:
     - `theorem`, `a_priori_bound`, `a_priori_metric`: what the algorithm's theorem promised, in expectation over runs,
       before this run was made. - `notes`: what is missing and what would tighten the statement.
     - `elbo`: of q, with its error, where it is known: in a fit. `evidence`: the bracket of the log evidence.
-    - `obstacle`: why there is no bound on the KL, should there be none. - `opening`: the first sentence where q is in no
-      family, so that there is no gap to speak of. - `proviso`: what the distance to the posterior is given.
+    - `obstacle`: why there is no bound on the KL, should there be none. - `opening`: the first sentence where q is in
+      no family, so that there is no gap to speak of. - `proviso`: what the distance to the posterior is given.
     - `names`: of the parameters. - `num_gradients`: of the log density, spent on the bounds; passes over the data where
       the bounds are deterministic.
     """

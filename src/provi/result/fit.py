@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _AT_ONCE = 1000
-_ASK = "The distance to the posterior takes a while: it is computed when fit.certificate.kl or fit.evidence is asked for."
+_ASK = (
+    "The distance to the posterior takes a while: it is computed when fit.certificate.kl or fit.evidence is asked for."
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,8 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy import ndimage, special, stats
-from scipy.stats import qmc
+from scipy import special
 
 _MOST_ITERATIONS, _LARGEST_MOVE = 40, 1.5
 _STEP = {1: 0.6, 2: 0.8, 3: 1.1, 4: 1.3}
@@ -164,8 +163,11 @@ def _places(mode: np.ndarray, axes: np.ndarray, step: float, keys: list[tuple[in
 
 def lattice_rule(evaluate: Evaluate, mode: np.ndarray, curvature: np.ndarray, seed: int) -> Rule:
     """A Sobol sequence mapped to a Student-t law, which a first round of nodes has fitted to the posterior."""
+    from scipy import stats  # large, and few models need it
+    from scipy.stats import qmc
+
     dim, centre, axes = len(mode), mode, _axes(curvature) * _WIDENED
-    sequence = qmc.Sobol(dim, seed=seed)
+    sequence: Any = qmc.Sobol(dim, rng=np.random.default_rng(seed))
     for count in (_FIRST_LATTICE, _FIRST_LATTICE, _LATTICE):
         normal = special.ndtri(np.clip(sequence.random(count), 1e-9, 1 - 1e-9))
         # Student-t along each axis: tails that the posterior's do not outrun.
@@ -190,6 +192,8 @@ def refined(rule: Rule, log_density: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
     Places that the grid does not hold fall off from their nearest node. A lattice stays as it is.
     """
+    from scipy import ndimage  # large, and no other fit needs it
+
     dim = rule.nodes.shape[1]
     weights = special.softmax(log_density + rule.log_volume)
     if rule.index is None or not dim:
@@ -198,7 +202,8 @@ def refined(rule: Rule, log_density: np.ndarray) -> tuple[np.ndarray, np.ndarray
     table = np.full(rule.index.max(axis=0) - low + 3, np.nan)  # one more on every side
     table[tuple((rule.index - low + 1).T)] = log_density - log_density.max()
     missing = np.isnan(table)
-    distance, nearest = ndimage.distance_transform_edt(missing, return_indices=True)
+    found: Any = ndimage.distance_transform_edt(missing, return_indices=True)
+    distance, nearest = found
     table = np.where(missing, table[tuple(nearest)] - _OUTSIDE * distance, table)
     factor = _FINE[dim]
     places = np.stack(np.meshgrid(*(np.arange((n - 1) * factor + 1) / factor for n in table.shape), indexing="ij"))

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.natural.conditional import MOST_STEPS, Fitted, fit_conditional
@@ -143,8 +142,8 @@ class Nested(AbstractStructure):
             obstacle="the effects are too many for a proof in reasonable time",
             proviso="on the nodes" if target.num_hyperparameters else "",
             opening=(
-                f"Integrated over {target.num_hyperparameters} hyperparameters on {len(found.rule.nodes)} nodes: estimated "
-                f"error {error.log_evidence:.1g} nats, {max(error.mean, error.sd):.1g} sd."
+                f"Integrated over {target.num_hyperparameters} hyperparameters on {len(found.rule.nodes)} nodes: "
+                f"estimated error {error.log_evidence:.1g} nats, {max(error.mean, error.sd):.1g} sd."
             ),
         )
 
@@ -181,7 +180,10 @@ class Found:
         if self.unfinished:
             return Outcome.COMPLETED, f"{self.unfinished} of {nodes} did not converge"
         if not self.error.small:
-            return Outcome.COMPLETED, f"{nodes}; the rule is coarse (estimated error {self.error.log_evidence:.2g} nats)"
+            return (
+                Outcome.COMPLETED,
+                f"{nodes}; the rule is coarse (estimated error {self.error.log_evidence:.2g} nats)",
+            )
         return Outcome.TOLERANCE, f"integrated over {nodes}; estimated error {self.error.log_evidence:.1g} nats"
 
 
@@ -211,7 +213,7 @@ class Search:
             warm, cold = self._nearest(padded)
             limits = np.asarray(tol), np.asarray(most_steps)
             found = _fit_batch(self.target, padded, warm, cold, *limits)
-            found = jax.tree.map(lambda x, n=len(some): np.asarray(x)[:n], found)
+            found = _first(found, len(some))
             parts.append(found)
             self.steps += int(found.steps.sum())
             if keep:
@@ -255,9 +257,9 @@ class Search:
 
     def _fits_at(self, nodes: np.ndarray) -> Fitted:
         """Those that were kept, and the others."""
-        missing = np.array([theta for theta in nodes if theta.tobytes() not in self.kept]).reshape(-1, nodes.shape[1])
-        if len(missing):
-            self.node_density(missing)
+        missing = np.array([theta.tobytes() not in self.kept for theta in nodes])
+        if missing.any():
+            self.node_density(nodes[missing])
         found = [self.kept[theta.tobytes()] for theta in nodes]
         self.kept.clear()
         return jax.tree.map(lambda *x: np.stack(x), *found)
@@ -351,14 +353,19 @@ class Search:
         parts = []
         for start in range(0, len(nodes), self.chunk):
             some = slice(start, start + self.chunk)
-            pieces = jax.tree.map(lambda x, s=some: _padded(x[s], self.chunk), (nodes, fitted.point))
-            found = _correct_batch(target, *pieces, outer, shares, inner)
-            parts.append(jax.tree.map(lambda x, n=len(nodes[some]): np.asarray(x)[:n], found))
+            thetas, points = jax.tree.map(lambda x, s=some: _padded(x[s], self.chunk), (nodes, fitted.point))
+            found = _correct_batch(target, thetas, points, outer, shares, inner)
+            parts.append(_first(found, len(nodes[some])))
         moments = jax.tree.map(lambda *x: np.concatenate(x), *parts)
         return log_evidence(moments.log_weights, shares), moments
 
 
 _LATENT_TOTAL = 200
+
+
+def _first(tree: Any, count: int) -> Any:
+    """The first entries of every array, on the host."""
+    return jax.tree.map(lambda x: np.asarray(x)[:count], tree)
 
 
 def _padded(array: Any, length: int) -> Any:

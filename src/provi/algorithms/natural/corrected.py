@@ -13,9 +13,9 @@ w(\beta) = \log p(\beta) + \sum_g\log Z_g(\beta) - \log q(\beta),$$
 
 which leaves only the border to draws: there q is nearly exact. **Otherwise** all of z is drawn.
 
-In few dimensions the border has a quadrature rule, too. Otherwise the draws are pairs $\pm\epsilon$ whose second moments
-are those of the standard normal law exactly, the same for every $\theta$: so the estimate is smooth in $\theta$, and
-moments of the border are off by the weights' noise only.
+In few dimensions the border has a quadrature rule, too. Otherwise the draws are pairs $\pm\epsilon$ whose second
+moments are those of the standard normal law exactly, the same for every $\theta$: so the estimate is smooth in
+$\theta$, and moments of the border are off by the weights' noise only.
 """
 
 import itertools

@@ -146,9 +146,7 @@ def dual_bound(
     )
 
 
-def quick_bound(
-    problem: RowProblem, energy: Energy, *, delta: float, seed: int, pairs: int
-) -> DualBound | None:
+def quick_bound(problem: RowProblem, energy: Energy, *, delta: float, seed: int, pairs: int) -> DualBound | None:
     """The same from few draws and with V the covariance of q: for one of many problems, most of which count little."""
     if problem.quadratic:
         return _quadratic_bound(problem, energy)

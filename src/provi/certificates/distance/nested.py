@@ -179,7 +179,9 @@ def _own_elbo(target: AbstractLatentGaussian, at: _Coordinates, point: NestedPoi
     shift, scale = point.mean_shift, point.scale
     root, mean = scale[:, None] * at.root, at.mean + shift
     variance = np.sum((at.rows @ root) ** 2, axis=1)
-    values, errors = (np.asarray(x) for x in _mean_terms(at.likelihood, at.centre + at.rows @ shift, variance, target.response))
+    values, errors = (
+        np.asarray(x) for x in _mean_terms(at.likelihood, at.centre + at.rows @ shift, variance, target.response)
+    )
     multiple = 1.0 if target.weights is None else np.asarray(target.weights)
     rank = len(mean) - _num_constraints(target)
     elbo = -float(np.sum(multiple * values)) - 0.5 * float(mean @ at.precision @ mean)

@@ -23,7 +23,6 @@ _CHAIN = 100
 """What a multiplication in a chain costs beside one in a dense matrix: its blocks come one after the other."""
 
 
-
 class Layout(eqx.Module):
     """n blocks of b coordinates, tridiagonal or not, and p coordinates in the border.
 

@@ -239,7 +239,7 @@ class Beta(AbstractHyperprior):
 
     def log_density(self, x: Any) -> Any:
         """(first - 1) log u + (second - 1) log(1 - u), u the place in the interval, normalised."""
-        return self._log_density(jnp.log((x - self.low)), jnp.log(self.high - x))
+        return self._log_density(jnp.log(x - self.low), jnp.log(self.high - x))
 
     def _log_density(self, below: Any, above: Any) -> Any:
         width = math.log(self.high - self.low)
@@ -304,4 +304,3 @@ def correlation_factor(partial: Any, effects: int) -> Any:
             left = left * (1 - table[j, k] ** 2)
         rows[j][j] = jnp.sqrt(left)
     return jnp.stack([jnp.stack(row) for row in rows])
-
