@@ -87,7 +87,7 @@ class MixturePredictor(eqx.Module):
     def _log_mean(self, means: np.ndarray, variances: np.ndarray, y: np.ndarray) -> np.ndarray:
         parts = (means, variances, np.asarray(y, means.dtype))
         found = in_blocks(lambda *block: (_log_densities(self, *block),), parts)[0]
-        return logsumexp(found + self.log_weights, axis=1)
+        return np.asarray(logsumexp(found + self.log_weights, axis=1))
 
     @double_precision
     def _responses(self, means: np.ndarray, variances: np.ndarray) -> np.ndarray:
