@@ -46,8 +46,8 @@ from provi.targets.base import AbstractTarget, Constants
 from provi.targets.latent.model import AbstractLatentGaussian
 
 _LARGEST_GRID, _SEARCH_TOL, _CHUNK = 4, 1e-4, 16
-_NUMBERS_AT_ONCE, _CORRECTION_WORK, _MOST_DRAWS, _PROBE = 2**18, 4e7, 128, 0.02
-_LARGEST_BATCHED = 8
+_NUMBERS_AT_ONCE, _CORRECTION_WORK, _MOST_DRAWS, _PROBE = 2**18, 4e7, 1024, 0.02
+_LARGEST_BATCHED, _STREAM = 8, 19
 _QUICK = 3e5
 """Nodes times data times effects up to which printing a fit may compute its brackets: about a second."""
 
@@ -338,10 +338,10 @@ class Search:
             point = fitted.point
             same = point.elbo[:, None], 0 * point.inner, 0 * point.inner + 1, 0 * point.outer, 0 * point.outer + 1
             return point.elbo, Corrected(*same, point.sites)
-        rng, by_groups = np.random.default_rng(seed), grouped(target)
+        # Another stream than that of the certificate's draws.
+        rng, by_groups = np.random.default_rng((seed, _STREAM)), grouped(target)
         each = target.num_rows * (NODES[layout.width] ** layout.width if by_groups else 1)
-        limit = _MOST_DRAWS if by_groups else 4 * _MOST_DRAWS
-        most = int(np.clip(_CORRECTION_WORK / (each * len(nodes)), 2, limit))
+        most = int(np.clip(_CORRECTION_WORK / (each * len(nodes)), 2, _MOST_DRAWS if by_groups else _MOST_DRAWS // 2))
         if by_groups:
             outer, shares = border_rule(rng, layout.border, most)
             inner = np.zeros((len(outer), 0, 0))

@@ -36,7 +36,7 @@ NODES = {1: 7, 2: 7}
 """Of the quadrature, a dimension; blocks of more dimensions are drawn."""
 
 _LARGEST_RESPONSE = 400
-_BORDER_NODES = {0: 1, 1: 11, 2: 9, 3: 5}
+_BORDER_NODES = {0: 1, 1: 11, 2: 9, 3: 7, 4: 5}
 
 
 class Corrected(eqx.Module):
@@ -72,7 +72,7 @@ def border_rule(rng: np.random.Generator, dim: int, most: int) -> tuple[np.ndarr
     number = _BORDER_NODES.get(dim, 0)
     if dim in _BORDER_NODES and number**dim <= most:
         nodes, weights = np.polynomial.hermite_e.hermegauss(number)
-        places = np.array(list(itertools.product(nodes, repeat=dim))).reshape(-1, dim)
+        places = np.array(list(itertools.product(nodes, repeat=dim))).reshape(number**dim, dim)
         logs = np.log(weights / weights.sum())
         return places, np.array([sum(chosen) for chosen in itertools.product(logs, repeat=dim)], float)
     count = max(most // 2, dim, 1)

@@ -222,7 +222,6 @@ def _problem(target: AbstractLatentGaussian, at: _Coordinates) -> tuple[RowProbl
     elbo = -float(np.sum(at.values)) - 0.5 * quadratic - 0.5 * spread + 0.5 * own
     elbo += 0.5 * float(at.log_det_prior - at.log_det) + constant
     multiples = None if target.weights is None else np.asarray(target.weights)
-    top = 1.0 if multiples is None else float(np.max(multiples))
     curve = at.likelihood.curvature_given(np.asarray(target.response))
     problem = RowProblem(
         design=None,
@@ -236,7 +235,7 @@ def _problem(target: AbstractLatentGaussian, at: _Coordinates) -> tuple[RowProbl
         gradient_error=relative * norm * heavy * float(np.linalg.norm(at.mean)),
         row_error=relative * np.linalg.norm(at.rows, axis=1) * norm,
         centre_error=relative * (np.abs(at.rows) @ np.abs(at.mean) + np.abs(at.offset)),
-        largest_weight=float(curve[1]) * top,
+        largest_weight=math.inf,  # static: a number that changes with the node would compile again at each
         quadratic=curve[0] == curve[1],
         multiples=multiples,
     )
