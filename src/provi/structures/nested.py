@@ -311,7 +311,7 @@ class Search:
         scale = joined(target, moments.inner_scale, moments.outer_scale)
         scale = np.clip(np.where(np.isfinite(scale), scale, 1.0), 0.5, 2.0)
         every = NestedPoint(
-            rule.nodes, log_density + rule.log_volume, fitted.point.inner, fitted.point.outer, fitted.point.sites,
+            rule.nodes, log_density + rule.log_volume, fitted.point.inner, fitted.point.outer, moments.sites,
             shift, scale, *refined(rule, log_density),
         )  # fmt: skip
         kept = every.log_weights > every.log_weights.max() - _NEGLIGIBLE
@@ -337,10 +337,11 @@ class Search:
             # Gaussian given theta: the ELBO is the evidence.
             point = fitted.point
             same = point.elbo[:, None], 0 * point.inner, 0 * point.inner + 1, 0 * point.outer, 0 * point.outer + 1
-            return point.elbo, Corrected(*same)
+            return point.elbo, Corrected(*same, point.sites)
         rng, by_groups = np.random.default_rng(seed), grouped(target)
         each = target.num_rows * (NODES[layout.width] ** layout.width if by_groups else 1)
-        most = int(np.clip(_CORRECTION_WORK / (each * len(nodes)), 2, _MOST_DRAWS))
+        limit = _MOST_DRAWS if by_groups else 4 * _MOST_DRAWS
+        most = int(np.clip(_CORRECTION_WORK / (each * len(nodes)), 2, limit))
         if by_groups:
             outer, shares = border_rule(rng, layout.border, most)
             inner = np.zeros((len(outer), 0, 0))

@@ -94,9 +94,11 @@ def test_certain_hyperparameters_are_those_of_the_fixed_classifier():
     priors = {"length_scale": point(0.8), "amplitude": point(1.3)}
     model = GPClassifier(hyperparameters="integrate", hyperparameter_priors=priors).fit(LINE, LABELS)
     fixed = GPClassifier(0.8, 1.3, tol=1e-8).fit(LINE, LABELS)
-    np.testing.assert_allclose(model.predict_proba(NEW), fixed.predict_proba(NEW), atol=1e-3)
-    for ours, theirs in zip(model.predict_latent(NEW), fixed.predict_latent(NEW), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-3)
+    np.testing.assert_allclose(model.predict_proba(NEW), fixed.predict_proba(NEW), atol=5e-3)
+    (mean, variance), (other, narrow) = model.predict_latent(NEW), fixed.predict_latent(NEW)
+    np.testing.assert_allclose(mean, other, atol=1e-3)
+    # Linear response widens the best Gaussian, which is too narrow.
+    assert (variance > narrow * 0.999).all() and (variance < 1.1 * narrow).all()
     np.testing.assert_allclose(model.elbo_, fixed.elbo_, atol=1e-2)
     np.testing.assert_allclose(float(model.kernel_.length_scale), 0.8, rtol=1e-3)
 
@@ -116,11 +118,13 @@ def test_certain_hyperparameters_are_those_of_the_fixed_regressor(likelihood, nu
     model = GPRegressor(likelihood=likelihood, hyperparameters="integrate", hyperparameter_priors=priors)
     model.fit(X, response)
     fixed = GPRegressor(1.1, 1.4, likelihood=likelihood, tol=1e-8, **numbers).fit(X, response)
+    # Linear response widens the best Gaussian, where it is not exact, and with it the mean of a count.
+    wider = 1e-3 if likelihood == "gaussian" else 1e-2
     for ours, theirs in zip(model.predict(NEW, return_std=True), fixed.predict(NEW, return_std=True), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-3 * max(1, np.abs(theirs).max()))
+        np.testing.assert_allclose(ours, theirs, atol=wider * max(1, np.abs(theirs).max()))
     np.testing.assert_allclose(model.predict(NEW), model.predict(NEW, return_std=True)[0], rtol=1e-12)
     densities = [found.log_predictive_density(LINE, y) for found in (model, fixed)]
-    np.testing.assert_allclose(*densities, atol=2e-3)
+    np.testing.assert_allclose(*densities, atol=2 * wider)
 
 
 def test_scores_agree_with_each_other(classifier):

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 
-from provi.algorithms.natural.conditional import Point
+from provi.algorithms.natural.conditional import Point, weighted_moments
 from provi.families.conditional_gaussian import Constrained, constrained_factor
 from provi.targets.latent.model import AbstractLatentGaussian
 from provi.targets.latent_gaussian import Conditional
@@ -35,13 +35,15 @@ from provi.targets.latent_gaussian import Conditional
 NODES = {1: 7, 2: 7}
 """Of the quadrature, a dimension; blocks of more dimensions are drawn."""
 
+_LARGEST_RESPONSE = 400
 _BORDER_NODES = {0: 1, 1: 11, 2: 9, 3: 5}
 
 
 class Corrected(eqx.Module):
     """Log weights of the draws, and by how much they change the means and, as a factor, the deviations of q.
 
-    `inner_shift`, `inner_scale` (n, b) and `outer_shift`, `outer_scale` (p,); none but for grouped models.
+    `inner_shift`, `inner_scale` (n, b) and `outer_shift`, `outer_scale` (p,); none but for grouped models. `sites`: of
+    the covariance, by linear response where all was drawn and the data are few.
     """
 
     log_weights: Any
@@ -49,6 +51,7 @@ class Corrected(eqx.Module):
     inner_scale: Any
     outer_shift: Any
     outer_scale: Any
+    sites: Any
 
 
 def grouped(target: AbstractLatentGaussian) -> bool:
@@ -145,6 +148,7 @@ def _by_groups(given: Conditional, point: Point, covariance: Constrained, draws:
         jnp.sqrt(jnp.maximum(inner, 0) / plain),
         centre - point.outer,
         jnp.sqrt(outer / jnp.sum(half**2, axis=0)),
+        point.sites,
     )
 
 
@@ -176,7 +180,35 @@ def _by_draws(given: Conditional, point: Point, covariance: Constrained, outer: 
         jnp.ones_like(point.inner),
         jnp.zeros_like(point.outer),
         jnp.ones_like(point.outer),
+        _responding_sites(given, point, covariance) if len(point.sites) <= _LARGEST_RESPONSE else point.sites,
     )
+
+
+def _responding_sites(given: Conditional, point: Point, covariance: Constrained) -> Any:
+    r"""Sites whose covariance is that of linear response: how the mean of q answers to a tilt of the posterior.
+
+    A best Gaussian is too narrow. Tilt the posterior by $e^{h'z}$: the means of the slopes change by $d\alpha =
+    \gamma\,d\mu + \tfrac12\tau\,dv$, $\tau$ the mean third derivative, and the variances by $dv = -C^{\circ2}(\tau\,
+    d\mu + \tfrac12\kappa\,dv)$, $\kappa$ the mean fourth one, C = ASA'. So $d\alpha = \Gamma d\mu$ with $\Gamma =
+    \mathrm{diag}\,\gamma - \tfrac12\mathrm{diag}\,\tau(I + \tfrac12C^{\circ2}\mathrm{diag}\,\kappa)^{-1}C^{\circ2}
+    \mathrm{diag}\,\tau$, and the covariance of the posterior is near $(Q + A'\Gamma A)^{-1}$ (Giordano, Broderick and
+    Jordan 2018). Here $\Gamma$ is lumped into a diagonal: datum j counts at i as it moves with it, $C_{ij}/C_{ii}$.
+    """
+    mean = given.predictor(point.inner, point.outer)
+    ones = jnp.ones_like(mean)
+
+    def column(unit: Any) -> Any:
+        return given.predictor(*covariance.solve(*given.collect(unit))) - given.offset
+
+    spread = jax.lax.map(column, jnp.eye(len(mean)))
+    _, third = jax.jvp(lambda x: weighted_moments(given, x, point.variance).weight, (mean,), (ones,))
+    _, fourth = jax.jvp(lambda x: weighted_moments(given, mean, x).weight, (point.variance,), (ones,))
+    moved = spread / jnp.maximum(jnp.diagonal(spread), 1e-300)[:, None]
+    square = spread**2
+    # d(weight)/dv is half the mean fourth derivative.
+    answer = jnp.linalg.solve(jnp.eye(len(mean)) + square * fourth[None, :], square * moved * third[None, :])
+    lumped = point.sites - 0.5 * third * jnp.sum(answer, axis=1)
+    return jnp.clip(jnp.where(jnp.isfinite(lumped), lumped, point.sites), 0.25 * point.sites, 1.5 * point.sites)
 
 
 def _quadratic(matrix: Any, inner: Any, outer: Any) -> Any:

@@ -68,7 +68,7 @@ def integrate_hyperparameters(
     seed: int = 0,
     progress: bool = False,
 ) -> Integrated:
-    """Fit with unknown hyperparameters; `priors` by name, see `GPClassifier`. The given numbers do not matter."""
+    """Fit with unknown hyperparameters; `priors` by name, see `GPClassifier`. The given kernel says their kind only."""
     values = np.asarray(X, np.float64)
     _check(values, kernel, likelihood)
     kernel_priors, likelihood_priors = _read_priors(y, kernel, likelihood, priors)

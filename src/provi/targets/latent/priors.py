@@ -1,7 +1,10 @@
 r"""Priors of hyperparameters: scales, correlations, shapes.
 
 Each is a normalised density on a line, a half-line or an interval, with the coordinate t on the real line in which it
-is explored: $x = t$, $x = e^t$ or $x = a + (b - a)\sigma(t)$. `log_density_free` is that of t, Jacobian included.
+is explored: $x = t$, $x = a + (b - a)\sigma(t)$, or on a half-line $\log x = t - e^{a - t}$, a two below the logarithm
+of a typical value. Well above $e^a$ that is the logarithm. Below it x falls to zero so fast that the density of t dies
+out at once where the posterior of a scale reaches zero: in log x it would have a tail as long as $e^{\log x}$, which
+few nodes cannot follow. `log_density_free` is the density of t, Jacobian included.
 """
 
 import abc
@@ -15,6 +18,8 @@ import numpy as np
 from jax.scipy.special import betaln, gammaln
 
 from provi.core.arguments import check_positive
+
+_BEND, _TINY = 2.0, 1e-290
 
 
 class AbstractHyperprior(eqx.Module):
@@ -34,19 +39,34 @@ class AbstractHyperprior(eqx.Module):
     def typical(self) -> float:
         """A value in the bulk, where the search begins."""
 
+    @abc.abstractmethod
+    def log_typical(self) -> Any:
+        """The logarithm of a value in the bulk, for those on a half-line: traced like the prior's numbers."""
+
     def constrain(self, t: Any) -> Any:
         """x at the free coordinate t."""
         low, high = self.support
         if math.isinf(low):
             return t
-        return jnp.exp(t) if math.isinf(high) else low + (high - low) * jax.nn.sigmoid(t)
+        return jnp.exp(t - self._bent(t)) if math.isinf(high) else low + (high - low) * jax.nn.sigmoid(t)
+
+    def _bent(self, t: Any) -> Any:
+        return jnp.exp(self.log_typical() - _BEND - t)
 
     def unconstrain(self, x: float) -> float:
         """The free coordinate of x."""
         low, high = self.support
         if math.isinf(low):
             return float(x)
-        return math.log(x) if math.isinf(high) else math.log((x - low) / (high - x))
+        if not math.isinf(high):
+            return math.log((x - low) / (high - x))
+        # t - e^(a - t) grows and is concave: from the left Newton's steps do not overshoot.
+        a, wanted = float(self.log_typical()) - _BEND, math.log(x)
+        t = min(wanted, a - math.log1p(max(a - wanted, 0.0)))
+        for _ in range(60):
+            bent = math.exp(a - t)
+            t -= (t - bent - wanted) / (1 + bent)
+        return t
 
     def log_density_free(self, t: Any) -> Any:
         """The log density of t: that of x, and the logarithm of dx/dt."""
@@ -55,7 +75,9 @@ class AbstractHyperprior(eqx.Module):
         if math.isinf(low):
             return self.log_density(x)
         if math.isinf(high):
-            return self.log_density(x) + t
+            bent = self._bent(t)
+            # x may be too small for a number where its logarithm is not.
+            return self.log_density(jnp.maximum(x, _TINY)) + t - bent + jnp.log1p(bent)
         slope = math.log(high - low) - jax.nn.softplus(t) - jax.nn.softplus(-t)
         return self.log_density(x) + slope
 
@@ -77,6 +99,10 @@ class HalfNormal(AbstractHyperprior):
     def log_density(self, x: Any) -> Any:
         """2 N(x; 0, scale^2)."""
         return -0.5 * (x / self.scale) ** 2 + 0.5 * math.log(2 / math.pi) - jnp.log(self.scale)
+
+    def log_typical(self) -> Any:
+        """That of `typical`."""
+        return jnp.log(self.scale / 3)
 
     @property
     def typical(self) -> float:
@@ -101,6 +127,10 @@ class HalfT(AbstractHyperprior):
         constant = gammaln((nu + 1) / 2) - gammaln(nu / 2) - 0.5 * jnp.log(nu * math.pi) + math.log(2)
         return constant - jnp.log(self.scale) - (nu + 1) / 2 * jnp.log1p((x / self.scale) ** 2 / nu)
 
+    def log_typical(self) -> Any:
+        """That of `typical`."""
+        return jnp.log(self.scale / 3)
+
     @property
     def typical(self) -> float:
         """A third of the scale."""
@@ -121,6 +151,10 @@ class Gamma(AbstractHyperprior):
         """(shape - 1) log x - rate x + shape log rate - log Gamma(shape)."""
         constant = self.shape * jnp.log(self.rate) - gammaln(self.shape)
         return (self.shape - 1) * jnp.log(x) - self.rate * x + constant
+
+    def log_typical(self) -> Any:
+        """That of `typical`."""
+        return jnp.log(self.shape / self.rate)
 
     @property
     def typical(self) -> float:
@@ -165,6 +199,10 @@ class LogNormal(AbstractHyperprior):
         u = jnp.log(x)
         return -0.5 * ((u - self.mean) / self.sd) ** 2 - u - jnp.log(self.sd) - 0.5 * math.log(2 * math.pi)
 
+    def log_typical(self) -> Any:
+        """That of `typical`."""
+        return jnp.asarray(self.mean)
+
     @property
     def typical(self) -> float:
         """The median."""
@@ -185,6 +223,10 @@ class InverseGamma(AbstractHyperprior):
         """shape log scale - log Gamma(shape) - (shape + 1) log x - scale / x."""
         constant = self.shape * jnp.log(self.scale) - gammaln(self.shape)
         return constant - (self.shape + 1) * jnp.log(x) - self.scale / x
+
+    def log_typical(self) -> Any:
+        """That of `typical`."""
+        return jnp.log(self.scale / (self.shape + 1))
 
     @property
     def typical(self) -> float:
@@ -210,6 +252,10 @@ class Normal(AbstractHyperprior):
     def log_density(self, x: Any) -> Any:
         """The normal density."""
         return -0.5 * ((x - self.mean) / self.sd) ** 2 - jnp.log(self.sd) - 0.5 * math.log(2 * math.pi)
+
+    def log_typical(self) -> Any:
+        """Not asked for: the support is no half-line."""
+        return jnp.asarray(0.0)
 
     @property
     def typical(self) -> float:
@@ -251,6 +297,10 @@ class Beta(AbstractHyperprior):
         width = math.log(self.high - self.low)
         below, above = width - jax.nn.softplus(-t), width - jax.nn.softplus(t)
         return self._log_density(below, above) + below + above - width
+
+    def log_typical(self) -> Any:
+        """Not asked for: the support is no half-line."""
+        return jnp.asarray(0.0)
 
     @property
     def typical(self) -> float:
