@@ -22,7 +22,7 @@ from provi.structures.nested import Nested
 from provi.structures.whitened import WhitenedRounds
 from provi.targets.base import AbstractTarget
 
-STRUCTURES: tuple[type[AbstractStructure], ...] = (Nested, Linear, Dual, BlackBox, WhitenedRounds)
+STRUCTURES: tuple[type[AbstractStructure], ...] = (Linear, Dual, Nested, BlackBox, WhitenedRounds)
 """In the order in which they are asked; the last takes every location-scale family."""
 
 _DEFAULT_STEPS = 2000

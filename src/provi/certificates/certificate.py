@@ -99,8 +99,8 @@ class Certificate:
     - `theorem`, `a_priori_bound`, `a_priori_metric`: what the algorithm's theorem promised, in expectation over runs,
       before this run was made. - `notes`: what is missing and what would tighten the statement.
     - `elbo`: of q, with its error, where it is known: in a fit. `evidence`: the bracket of the log evidence.
-    - `obstacle`: why there is no bound on the KL, should there be none. - `opening`: the first sentence where q is in no
-      family, so that there is no gap to speak of.
+    - `obstacle`: why there is no bound on the KL, should there be none. - `opening`: the first sentence where q is in
+      no family, so that there is no gap to speak of. - `proviso`: what the distance to the posterior is given.
     - `names`: of the parameters. - `num_gradients`: of the log density, spent on the bounds; passes over the data where
       the bounds are deterministic.
     """
@@ -121,6 +121,7 @@ class Certificate:
     elbo: tuple[float, float] | None = None
     obstacle: str = ""
     opening: str = ""
+    proviso: str = ""
     recompute: Callable[[int], "Certificate"] | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
@@ -239,7 +240,8 @@ class Certificate:
             ends = "" if bracket is None else f" {bracket.ends.capitalize()} (confidence {bracket.confidence:g})."
             return "No bound on KL(q || posterior)" + (f": {self.obstacle}." if self.obstacle else ".") + ends
         level = f"{bound.status}, confidence {bound.confidence:g}"
-        words = f"KL(q || posterior) at most {at_most(bound.kl)} nats ({level})"
+        given = f" {self.proviso}" if self.proviso else ""
+        words = f"KL(q || posterior){given} at most {at_most(bound.kl)} nats ({level})"
         if bracket is None:
             return f"{words}."
         same = (bracket.status, bracket.confidence) == (bound.status, bound.confidence)
@@ -258,7 +260,9 @@ class Certificate:
         if bound.informative:
             error = at_most(bound.total_variation, 2)
             aside = "" if bound.status == "proven" else f" ({bound.status})"
-            return f"{bound.content_words(_SHOWN_INTERVAL)}{aside}; no probability is off by more than {error}."
+            given = f" {self.proviso}" if self.proviso else ""
+            words = f"{bound.content_words(_SHOWN_INTERVAL)}{given}{aside}"
+            return f"{words}; no probability is off by more than {error}."
         return (
             "That is too wide to say what intervals hold of the posterior: more data, a stronger prior or a richer "
             "family would help; fit.diagnose() estimates the distance."
@@ -287,7 +291,8 @@ class Certificate:
         bound, bracket = self.posterior, self.evidence
         if bound is None:
             return ()
-        rows = [("KL(q || posterior), nats", f"at most {at_most(bound.kl)}, {bound.status}")]
+        given = f" {self.proviso}" if self.proviso else ""
+        rows = [(f"KL(q || posterior){given}, nats", f"at most {at_most(bound.kl)}, {bound.status}")]
         if math.isfinite(bound.estimate):
             rows.append((f"what it bounds, estimated from {bound.num_samples:,} draws", f"{bound.estimate:.3g}"))
         if bracket is not None:

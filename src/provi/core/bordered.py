@@ -9,8 +9,8 @@ complement $S^{-1} = D - C'G$,
 $$H^{-1} = \begin{pmatrix}T^{-1} + GSG' & -GS\\-SG' & S\end{pmatrix}, \qquad
 \log\det H = \log\det T + \log\det S^{-1}.$$
 
-Of $T^{-1}$ the diagonal blocks and those beside it are computed (Takahashi's recursion): all that variances of rows need
-whose entries lie in neighbouring blocks. $O(nb^3 + nb^2p + nbp^2 + p^3)$ operations.
+Of $T^{-1}$ the diagonal blocks and those beside it are computed (Takahashi's recursion): all that variances of rows
+need whose entries lie in neighbouring blocks. $O(nb^3 + nb^2p + nbp^2 + p^3)$ operations.
 """
 
 from typing import Any
@@ -126,8 +126,8 @@ def small_factor(blocks: Any) -> tuple[Any, Any]:
     if size > _UNROLLED:
         lower = jnp.linalg.cholesky(blocks)
         eye = jnp.broadcast_to(jnp.eye(size, dtype=blocks.dtype), blocks.shape)
-        half = solve_triangular(lower, eye, lower=True)
-        return lower, jnp.swapaxes(half, 1, 2) @ half
+        inverse = solve_triangular(lower, eye, lower=True)
+        return lower, jnp.swapaxes(inverse, 1, 2) @ inverse
     zero = jnp.zeros(blocks.shape[0], blocks.dtype)
     low: list[list[Any]] = [[zero] * size for _ in range(size)]
     for i in range(size):
@@ -139,7 +139,9 @@ def small_factor(blocks: Any) -> tuple[Any, Any]:
         half[j][j] = 1 / low[j][j]
         for i in range(j + 1, size):
             half[i][j] = -sum((low[i][k] * half[k][j] for k in range(j, i)), zero) / low[i][i]
-    inverse = [[sum((half[k][i] * half[k][j] for k in range(max(i, j), size)), zero) for j in range(size)] for i in range(size)]
+    inverse = [
+        [sum((half[k][i] * half[k][j] for k in range(max(i, j), size)), zero) for j in range(size)] for i in range(size)
+    ]
     return _stacked(low), _stacked(inverse)
 
 

@@ -12,7 +12,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.spatial import cKDTree
 from scipy.special import softmax
 
 from provi.core.types import Draws, RandomKey, Scalar, Vector
@@ -50,20 +49,21 @@ class NestedPoint(eqx.Module):
 
 def node_of(point: NestedPoint, place: int) -> NestedPoint:
     """One node alone."""
-    own = [np.asarray(getattr(point, name))[place] for name in _EACH]
-    return NestedPoint(*own, np.zeros((0, 0)), np.zeros(0))
+    own: Any = {name: np.asarray(getattr(point, name))[place] for name in _EACH}
+    return NestedPoint(**own, fine_nodes=np.zeros((0, 0)), fine_weights=np.zeros(0))
 
 
 def selected(point: NestedPoint, kept: np.ndarray) -> NestedPoint:
     """Some of the nodes; the finer rule as it is."""
-    own = [np.asarray(getattr(point, name))[kept] for name in _EACH]
-    return NestedPoint(*own, point.fine_nodes, point.fine_weights)
+    own: Any = {name: np.asarray(getattr(point, name))[kept] for name in _EACH}
+    return NestedPoint(**own, fine_nodes=point.fine_nodes, fine_weights=point.fine_weights)
 
 
 def each_node(point: NestedPoint) -> NestedPoint:
     """What there is of every node, without the finer rule: for programs that go through the nodes."""
-    own = [jnp.asarray(getattr(point, name)) for name in _EACH]
-    return NestedPoint(*own, jnp.zeros((len(own[0]), 0)), jnp.zeros((len(own[0]), 0)))
+    own: Any = {name: jnp.asarray(getattr(point, name)) for name in _EACH}
+    none = jnp.zeros((len(own["nodes"]), 0))
+    return NestedPoint(**own, fine_nodes=none, fine_weights=none)
 
 
 _EACH = ("nodes", "log_weights", "inner", "outer", "sites", "mean_shift", "scale")
@@ -144,8 +144,10 @@ class NestedGaussian(AbstractFamily):
         chosen = _systematic(point.weights, num, seed)
         if nodes.shape[1]:
             # The node of each draw is the nearest, in deviations of theta.
+            from scipy.spatial import KDTree  # large, and no other fit needs it
+
             unit = np.sqrt(np.maximum(point.weights @ (nodes - point.weights @ nodes) ** 2, 1e-300))
-            chosen = cKDTree(nodes / unit).query(theta / unit)[1]
+            chosen = KDTree(nodes / unit).query(theta / unit)[1]
         layout = self.target.layout
         places, counts = np.unique(chosen, return_counts=True)
         effects = np.empty((num, self.target.num_effects))

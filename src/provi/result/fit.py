@@ -10,7 +10,7 @@ import numpy as np
 
 from provi.certificates.bounds import at_most
 from provi.certificates.certificate import Certificate, evidence_bracket
-from provi.certificates.distance.bound import EvidenceBracket
+from provi.certificates.distance.bound import Deferred, EvidenceBracket
 from provi.core.arguments import available_bytes, check_count
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.loo import LeaveOneOut, leave_one_out, log_densities
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _AT_ONCE = 1000
+_ASK = (
+    "The distance to the posterior takes a while: it is computed when fit.certificate.kl or fit.evidence is asked for."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,7 +187,8 @@ class Fit:
         if not certificate.opening:
             lines.append(f"ELBO {self.elbo} nats; {gap} ({certificate.status}{level}).")
         found = self.posterior.latest_diagnosis
-        lines += certificate.lines[1:]
+        waits = isinstance(certificate.distance, Deferred) and certificate.distance.slow
+        lines += [_ASK] if waits else certificate.lines[1:]
         return "\n".join(lines if found is None else [*lines, found.advice])
 
     def __repr__(self) -> str:

@@ -16,8 +16,8 @@ from provi.core.arguments import double_precision
 from provi.families.base import AbstractFamily
 from provi.families.bases import Laplace, Normal, StudentT, Uniform
 from provi.families.dual_gaussian import DualGaussian, DualPoint
-from provi.families.nested import NestedGaussian, NestedPoint
 from provi.families.location_scale import LocationScale
+from provi.families.nested import NestedGaussian, NestedPoint
 from provi.result.fit import Estimate, Fit
 from provi.result.nested import NestedPosterior
 from provi.result.posterior import Posterior
@@ -70,7 +70,7 @@ def load(path: str | Path, target: Any = None) -> Fit:
             family, structure = _family(data["family"], file)
         leaves = [jnp.asarray(file.get_tensor(f"point/{i}")) for i in range(structure.num_leaves)]
         history = History.from_array(file.get_tensor("history"))
-    kind = NestedPosterior if isinstance(family, NestedGaussian) else Posterior
+    kind: Any = NestedPosterior if isinstance(family, NestedGaussian) else Posterior
     return Fit(
         posterior=kind(family, jax.tree.unflatten(structure, leaves), tuple(data["names"]), target),
         elbo=Estimate(**data["elbo"]),

@@ -117,7 +117,8 @@ def summarise_model_space(posterior: "Posterior", free: Summary, known: Summary 
 def content_note(posterior: "Posterior", probability: float) -> tuple[str, ...]:
     """A line on what the intervals hold of the posterior, where the bound says something; computed where cheap."""
     distance = posterior.distance
-    if isinstance(distance, Deferred) and not distance.known and _size(posterior) > _LARGEST_CHECK:
+    large = _size(posterior) > _LARGEST_CHECK
+    if isinstance(distance, Deferred) and (distance.slow or (large and not distance.known)):
         return ()
     found = posterior.bound
     if found is None or not found.informative:

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.natural.conditional import MOST_STEPS, Fitted, fit_conditional
@@ -25,6 +24,7 @@ from provi.algorithms.natural.corrected import NODES, Corrected, border_rule, co
 from provi.certificates.build import Evidence, Query
 from provi.certificates.certificate import Assumption, Certificate
 from provi.certificates.distance.bound import Deferred
+from provi.certificates.distance.nested import nested_bound, provable
 from provi.core.arguments import available_bytes
 from provi.families.base import AbstractFamily
 from provi.families.nested import NestedGaussian, NestedPoint, joined, selected
@@ -46,7 +46,11 @@ from provi.targets.base import AbstractTarget, Constants
 from provi.targets.latent.model import AbstractLatentGaussian
 
 _LARGEST_GRID, _SEARCH_TOL, _CHUNK = 4, 1e-4, 16
-_NUMBERS_AT_ONCE, _CORRECTION_WORK, _MOST_DRAWS, _PROBE = 2**18, 6e6, 128, 0.02
+_NUMBERS_AT_ONCE, _CORRECTION_WORK, _MOST_DRAWS, _PROBE = 2**18, 4e7, 128, 0.02
+_LARGEST_BATCHED = 8
+_QUICK = 3e5
+"""Nodes times data times effects up to which printing a fit may compute its brackets: about a second."""
+
 _NEGLIGIBLE = 14.0
 """Nats below the best from which a node is left out of the mixture: a share of 1e-6."""
 
@@ -106,8 +110,6 @@ class Nested(AbstractStructure):
 
     def _certificate(self, found: "Found", confidence: float, seed: int) -> Certificate:
         """What is proven on the rule, computed when it is asked for; what is estimated, in words."""
-        from provi.certificates.distance.nested import nested_bound
-
         target = self.model
 
         def recompute(other: int) -> Certificate:
@@ -123,10 +125,10 @@ class Nested(AbstractStructure):
                 f"error {error.log_evidence:.1g} nats, means {error.mean:.1g} sd, sds {error.sd:.1g}, by refining",
             ),
         )
+        log_prior, size = found.rule.log_volume + found.log_prior, len(found.log_prior) * target.num_rows
         distance = Deferred(
-            lambda: nested_bound(
-                target, found.every, found.rule.log_volume + found.log_prior, confidence=confidence, seed=seed
-            )
+            lambda: nested_bound(target, found.every, log_prior, confidence=confidence, seed=seed),
+            quick=not provable(target) or size * target.num_effects <= _QUICK,
         )
         notes = () if error.small else ("The rule of integration is coarse: its estimated error is above 0.05.",)
         return Certificate(
@@ -138,9 +140,10 @@ class Nested(AbstractStructure):
             names=self.target.parameter_names,
             recompute=recompute,
             obstacle="the effects are too many for a proof in reasonable time",
+            proviso="on the nodes" if target.num_hyperparameters else "",
             opening=(
-                f"Integrated over {target.num_hyperparameters} hyperparameters on {len(found.rule.nodes)} nodes: estimated "
-                f"error {error.log_evidence:.1g} nats, {max(error.mean, error.sd):.1g} sd."
+                f"Integrated over {target.num_hyperparameters} hyperparameters on {len(found.rule.nodes)} nodes: "
+                f"estimated error {error.log_evidence:.1g} nats, {max(error.mean, error.sd):.1g} sd."
             ),
         )
 
@@ -177,7 +180,10 @@ class Found:
         if self.unfinished:
             return Outcome.COMPLETED, f"{self.unfinished} of {nodes} did not converge"
         if not self.error.small:
-            return Outcome.COMPLETED, f"{nodes}; the rule is coarse (estimated error {self.error.log_evidence:.2g} nats)"
+            return (
+                Outcome.COMPLETED,
+                f"{nodes}; the rule is coarse (estimated error {self.error.log_evidence:.2g} nats)",
+            )
         return Outcome.TOLERANCE, f"integrated over {nodes}; estimated error {self.error.log_evidence:.1g} nats"
 
 
@@ -189,6 +195,9 @@ class Search:
         # Calls of small programs cost more than what they compute: many at once. Large ones are done one by one.
         size = target.num_rows * max(target.layout.border, 4) + target.num_effects * 4
         self.chunk = int(np.clip(2 ** int(math.log2(max(_NUMBERS_AT_ONCE // size, 1))), 1, _CHUNK))
+        # Batches of larger triangular systems leave LAPACK for a slow program of XLA's.
+        if target.layout.border > _LARGEST_BATCHED or target.layout.chained or target.layout.width > 3:
+            self.chunk = 1
         self.thetas: list[np.ndarray] = []
         self.warm: list[Any] = []
         self.kept: dict[bytes, Fitted] = {}
@@ -204,7 +213,7 @@ class Search:
             warm, cold = self._nearest(padded)
             limits = np.asarray(tol), np.asarray(most_steps)
             found = _fit_batch(self.target, padded, warm, cold, *limits)
-            found = jax.tree.map(lambda x, n=len(some): np.asarray(x)[:n], found)
+            found = _first(found, len(some))
             parts.append(found)
             self.steps += int(found.steps.sum())
             if keep:
@@ -248,9 +257,9 @@ class Search:
 
     def _fits_at(self, nodes: np.ndarray) -> Fitted:
         """Those that were kept, and the others."""
-        missing = np.array([theta for theta in nodes if theta.tobytes() not in self.kept]).reshape(-1, nodes.shape[1])
-        if len(missing):
-            self.node_density(missing)
+        missing = np.array([theta.tobytes() not in self.kept for theta in nodes])
+        if missing.any():
+            self.node_density(nodes[missing])
         found = [self.kept[theta.tobytes()] for theta in nodes]
         self.kept.clear()
         return jax.tree.map(lambda *x: np.stack(x), *found)
@@ -310,9 +319,14 @@ class Search:
     def _corrected(self, nodes: np.ndarray, fitted: Fitted, seed: int) -> tuple[np.ndarray, Corrected]:
         """Estimates of the evidence at each node, and moments by the same draws."""
         target, layout = self.target, self.target.layout
+        if target.likelihood.self_concordance == 0:
+            # Gaussian given theta: the ELBO is the evidence.
+            point = fitted.point
+            same = point.elbo[:, None], 0 * point.inner, 0 * point.inner + 1, 0 * point.outer, 0 * point.outer + 1
+            return point.elbo, Corrected(*same)
         rng, by_groups = np.random.default_rng(seed), grouped(target)
         each = target.num_rows * (NODES[layout.width] ** layout.width if by_groups else 1)
-        most = int(np.clip(_CORRECTION_WORK / each, 2, _MOST_DRAWS))
+        most = int(np.clip(_CORRECTION_WORK / (each * len(nodes)), 2, _MOST_DRAWS))
         if by_groups:
             outer, shares = border_rule(rng, layout.border, most)
             inner = np.zeros((len(outer), 0, 0))
@@ -325,14 +339,19 @@ class Search:
         parts = []
         for start in range(0, len(nodes), self.chunk):
             some = slice(start, start + self.chunk)
-            pieces = jax.tree.map(lambda x, s=some: _padded(x[s], self.chunk), (nodes, fitted.point))
-            found = _correct_batch(target, *pieces, outer, shares, inner)
-            parts.append(jax.tree.map(lambda x, n=len(nodes[some]): np.asarray(x)[:n], found))
+            thetas, points = jax.tree.map(lambda x, s=some: _padded(x[s], self.chunk), (nodes, fitted.point))
+            found = _correct_batch(target, thetas, points, outer, shares, inner)
+            parts.append(_first(found, len(nodes[some])))
         moments = jax.tree.map(lambda *x: np.concatenate(x), *parts)
         return log_evidence(moments.log_weights, shares), moments
 
 
 _LATENT_TOTAL = 200
+
+
+def _first(tree: Any, count: int) -> Any:
+    """The first entries of every array, on the host."""
+    return jax.tree.map(lambda x: np.asarray(x)[:count], tree)
 
 
 def _padded(array: Any, length: int) -> Any:
@@ -347,9 +366,12 @@ def _log_hyperprior(target: Any, thetas: Any) -> Any:
 
 @eqx.filter_jit
 def _fit_batch(target: Any, thetas: Any, warm: Any, cold: Any, tol: Any, most_steps: Any) -> Fitted:
-    return jax.vmap(lambda theta, start, new: fit_conditional(target, theta, start, new, tol, most_steps))(
-        thetas, warm, cold
-    )
+    def one(theta: Any, start: Any, new: Any) -> Fitted:
+        return fit_conditional(target, theta, start, new, tol, most_steps)
+
+    if len(thetas) == 1:
+        return jax.lax.map(lambda each: one(*each), (thetas, warm, cold))
+    return jax.vmap(one)(thetas, warm, cold)
 
 
 @eqx.filter_jit

@@ -134,7 +134,7 @@ class LatentGaussian(AbstractLatentGaussian):
         - `fixed`: (N, p) columns of fixed effects, that of ones among them. - `fixed_scale`: their prior deviations.
         - `blocks`: of `provi.targets.latent`. - `offset`: (N,) added to the predictor.
         - `weights`: (N,) each multiplies the log-likelihood of its datum. - `trials`: (N,) of a binomial response.
-        - `likelihood_priors`: by name, of numbers of the likelihood that are unknown, such as `{"scale": HalfNormal()}`.
+        - `likelihood_priors`: by name, of unknown numbers of the likelihood, such as `{"scale": HalfNormal()}`.
         """
         blocks = (blocks,) if isinstance(blocks, AbstractBlock) else tuple(blocks)
         found = read_likelihood(y, likelihood, trials, likelihood_priors)
@@ -158,7 +158,9 @@ class LatentGaussian(AbstractLatentGaussian):
         if scale.ndim > 1 or (scale.ndim == 1 and len(scale) != columns) or not (scale > 0).all():
             raise ValueError(f"fixed_scale must be a positive number or {columns} of them.")
         self.fixed_scale = np.broadcast_to(scale, (columns,)).copy()
-        self.fixed_names = tuple(f"b[{j}]" for j in range(columns)) if fixed_names is None else tuple(map(str, fixed_names))
+        self.fixed_names = (
+            tuple(f"b[{j}]" for j in range(columns)) if fixed_names is None else tuple(map(str, fixed_names))
+        )
         if len(self.fixed_names) != columns or len(set(self.fixed_names)) != columns:
             raise ValueError(f"fixed_names must be {columns} different names, one a column of fixed.")
         self.blocks = blocks
@@ -426,4 +428,3 @@ def _read_weights(weights: Any, length: int, own: np.ndarray | None) -> np.ndarr
     if (values < 0).any() or not values.any():
         raise ValueError("weights must not be negative, nor all zero.")
     return values if own is None else values * own
-

@@ -133,7 +133,11 @@ def test_the_elbo_of_a_gaussian_model_is_its_evidence(name, inside, monkeypatch)
 
 def test_several_blocks_and_unknown_noise_are_one_gaussian_model():
     items = RNG.integers(0, 7, ROWS)
-    blocks = [latent.Independent(INDEX, name="subject"), latent.Independent(items, name="item"), latent.RandomWalk(INDEX)]
+    blocks = [
+        latent.Independent(INDEX, name="subject"),
+        latent.Independent(items, name="item"),
+        latent.RandomWalk(INDEX),
+    ]
     target = LatentGaussian(Y, "gaussian", fixed=X, fixed_scale=[1.0, 2.0], blocks=blocks)
     assert list(target.hyperpriors) == ["sd(subject)", "sd(item)", "sd(walk)", "sigma"]
     _, elbo = _elbo(target, _free(target, [0.7, 0.5, 0.6, 0.9]))

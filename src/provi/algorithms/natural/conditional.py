@@ -6,7 +6,7 @@ under $N(a_i'm + o_i, v_i)$ the natural gradient step of size $\rho$ is
 
 $$s \leftarrow s + \rho(\gamma - s), \qquad m \leftarrow m - \rho\,H(s)^{-1}(Qm + A'\alpha),$$
 
-with the new s in the second: a Newton step on expected curvatures. And, because $\mathrm{tr}\,QH^{-1} = d - \sum s_iv_i$,
+with the new s in the second: a Newton step on expected curvatures. And, as $\mathrm{tr}\,QH^{-1} = d - \sum s_iv_i$,
 
 $$\mathrm{ELBO} = -\sum_iE\,t_i - \tfrac12m'Qm + \tfrac12\sum_is_iv_i + \tfrac12\log\det Q - \tfrac12\log\det H.$$
 

@@ -13,9 +13,9 @@ w(\beta) = \log p(\beta) + \sum_g\log Z_g(\beta) - \log q(\beta),$$
 
 which leaves only the border to draws: there q is nearly exact. **Otherwise** all of z is drawn.
 
-In few dimensions the border has a quadrature rule, too. Otherwise the draws are pairs $\pm\epsilon$ whose second moments
-are those of the standard normal law exactly, the same for every $\theta$: so the estimate is smooth in $\theta$, and
-moments of the border are off by the weights' noise only.
+In few dimensions the border has a quadrature rule, too. Otherwise the draws are pairs $\pm\epsilon$ whose second
+moments are those of the standard normal law exactly, the same for every $\theta$: so the estimate is smooth in
+$\theta$, and moments of the border are off by the weights' noise only.
 """
 
 import itertools
@@ -116,7 +116,7 @@ def _by_groups(given: Conditional, point: Point, covariance: Constrained, draws:
 
         levels = volumes[:, None] - jax.lax.map(energy, nodes)
         top = jnp.max(levels, axis=0)
-        relative = jnp.exp(levels - top)
+        relative = jnp.exp(levels - top[None, :])
         mass = jnp.sum(relative, axis=0)
         log_integral = jnp.log(mass) + top + volume
         first = jnp.einsum("tk,ti->ki", relative, nodes) / mass[:, None]
@@ -134,7 +134,7 @@ def _by_groups(given: Conditional, point: Point, covariance: Constrained, draws:
     share = jax.nn.softmax(log_weights + shares)
     mean, centre = jnp.einsum("s,ski->ki", share, means), share @ outers
     inner = jnp.einsum("s,ski->ki", share, moments) - mean**2
-    outer = share @ (outers - centre) ** 2
+    outer = share @ (outers - centre[None, :]) ** 2
     eye = jnp.eye(len(centre))
     half = solve_triangular(factor.schur_lower, eye, lower=True)
     crossed = solve_triangular(factor.schur_lower, factor.solved.reshape(count * width, -1).T, lower=True)

@@ -50,9 +50,13 @@ class EvidenceBracket:
 
 
 class Deferred:
-    """A bound that is computed when it is first asked for: its draws take longer than many a fit."""
+    """A bound that is computed when it is first asked for: its draws take longer than many a fit.
 
-    def __init__(self, function: Callable[[], "PosteriorBound | None"]) -> None:
+    `quick`: whether printing may ask for it.
+    """
+
+    def __init__(self, function: Callable[[], "PosteriorBound | None"], quick: bool = True) -> None:
+        self.quick = quick
         self._function: Callable[[], PosteriorBound | None] | None = double_precision(function)
         self._found: PosteriorBound | None = None
 
@@ -61,9 +65,14 @@ class Deferred:
         """Whether it was asked for already."""
         return self._function is None
 
+    @property
+    def slow(self) -> bool:
+        """Whether to ask for it now would keep people waiting."""
+        return not (self.quick or self.known)
+
     def __getstate__(self) -> dict[str, Any]:
         """A pickle holds the bound and not what computes it."""
-        return {"_function": None, "_found": self()}
+        return {"_function": None, "_found": self(), "quick": True}
 
     def __call__(self) -> "PosteriorBound | None":
         """The bound, computed once."""

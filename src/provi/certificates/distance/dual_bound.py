@@ -36,6 +36,7 @@ Varadhan: the law given the event has relative entropy log 1/p).
 
 import dataclasses
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -145,9 +146,7 @@ def dual_bound(
     )
 
 
-def quick_bound(
-    problem: RowProblem, energy: Energy, *, delta: float, seed: int, pairs: int
-) -> DualBound | None:
+def quick_bound(problem: RowProblem, energy: Energy, *, delta: float, seed: int, pairs: int) -> DualBound | None:
     """The same from few draws and with V the covariance of q: for one of many problems, most of which count little."""
     if problem.quadratic:
         return _quadratic_bound(problem, energy)
@@ -224,17 +223,25 @@ def quadratic_tail(weights: np.ndarray, start: float, probability: float) -> flo
 
 
 def _quadratic_bound(problem: RowProblem, energy: Energy) -> DualBound | None:
-    """Without draws, for a Gaussian posterior: with S the Hessian, f*(u) + f*(-u) = 2 f*(0) + u'S^-1 u."""
-    found = conjugates(problem, np.zeros((1, problem.dim)), 1e-12)
-    if found is None or energy.value is None or not np.isfinite(found.upper).all():
-        return None
-    inverse = inverse_hessians(problem, np.zeros((1, problem.dim)))[0]
+    """Without draws, for a Gaussian posterior: with S the Hessian, f*(u) + f*(-u) = 2 f*(0) + u'S^-1 u.
+
+    f*(0) = g'S^-1 g / 2, g the slope of f at zero.
+    """
+    origin = np.zeros((1, problem.dim))
+    double: Any = in_floating_type(problem, np.float64)
+    slope, slope_error = (np.asarray(evaluate(double, origin)[k])[0] for k in (1, 3))
+    inverse = inverse_hessians(problem, origin)[0]
+    condition, size = float(np.linalg.cond(inverse)), float(np.linalg.norm(inverse, 2))
     log_det = float(np.linalg.slogdet(inverse)[1])
+    length = float(np.linalg.norm(slope)) + float(slope_error)
     # N + d products a Hessian entry, then factors: each eigenvalue is known to that times the condition.
-    products = (len(problem.centre) + 16 * problem.dim) * problem.dim
-    log_mass = float(found.upper[0]) + 0.5 * log_det + products * _EPS * float(np.linalg.cond(inverse))
+    unit = (len(problem.centre) + 16 * problem.dim) * problem.dim * _EPS * condition
+    first = 0.5 * float(slope @ inverse @ slope) + size * length * (float(slope_error) + unit * length)
+    log_mass = first + 0.5 * log_det + unit
+    if energy.value is None or not math.isfinite(log_mass):
+        return None
     kl = energy.value - 0.5 * problem.dim + log_mass
-    return DualBound(max(kl + energy.error, 0.0), True, max(kl, 0.0), log_mass, 0, found.evaluations)
+    return DualBound(max(kl + energy.error, 0.0), True, max(kl, 0.0), log_mass, 0, 1)
 
 
 class _Frame:

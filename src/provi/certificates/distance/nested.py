@@ -23,7 +23,7 @@ from scipy.special import logsumexp
 
 from provi.certificates.distance.bound import EvidenceBracket, PosteriorBound
 from provi.certificates.distance.conjugate import RowProblem
-from provi.certificates.distance.dual_bound import Energy, dual_bound, quick_bound
+from provi.certificates.distance.dual_bound import DualBound, Energy, dual_bound, quick_bound
 from provi.families.conditional_gaussian import constrained_factor
 from provi.families.nested import NestedPoint, node_of
 from provi.targets.latent.model import AbstractLatentGaussian
@@ -31,7 +31,7 @@ from provi.targets.latent.model import AbstractLatentGaussian
 _EPS = float(np.finfo(float).eps)
 _LARGEST_DIM, _LARGEST_DESIGN, _LEAST_EVALUATIONS, _WORK = 600, 2**23, 4000, 2e8
 _CONSTANT, _WANTED, _FEWEST_PAIRS, _MOST_PAIRS = 5.0, 0.02, 32, 1024
-_HEAVY, _FAR, _LOOSE = 0.02, 2.0, 0.2
+_ATTEMPTS, _SMALL = 4, 2e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,17 +92,34 @@ def node_brackets(target: AbstractLatentGaussian, every: NestedPoint, *, confide
         coordinates = jax.tree.map(np.asarray, _coordinates(target, at))
         problem, energy, elbo, error = _problem(target, coordinates)
         lower[k], own[k] = elbo - error, _own_elbo(target, coordinates, at, error)
-        bound = quick_bound(problem, energy, delta=delta / 2, seed=seed + k, pairs=int(pairs[k]))
-        if every.weights[k] > _HEAVY and (bound is None or bound.kl > _FAR * bound.estimate + _LOOSE):
-            # Far from Gaussian: worth the search for better coordinates.
-            most = max(int(_WORK / (50 * problem.root.size)), _LEAST_EVALUATIONS)
-            better = dual_bound(problem, energy, delta=delta / 2, seed=seed + k, most_evaluations=most)
-            bound = min((x for x in (bound, better) if x is not None), key=lambda x: x.kl, default=None)
+        bound = _node_bound(problem, energy, float(every.weights[k]), int(pairs[k]), delta, seed + k)
         if bound is None:
             continue
         upper[k] = elbo + error + bound.kl
         draws, proven = draws + bound.num_pairs, proven and bound.proven
     return NodeBrackets(lower, upper, own, confidence, draws, proven and target.likelihood.errors_proven)
+
+
+def _node_bound(
+    problem: RowProblem, energy: Energy, weight: float, pairs: int, delta: float, seed: int
+) -> DualBound | None:
+    """More draws until what is not known of the node counts for little; last, better coordinates for the draws.
+
+    The attempts share `delta` in halves; the best of them holds if all do.
+    """
+    best: DualBound | None = None
+    for attempt in range(_ATTEMPTS):
+        share = delta * 0.5 ** (attempt + 1)
+        if attempt < _ATTEMPTS - 1:
+            found = quick_bound(problem, energy, delta=share, seed=seed + 7919 * attempt, pairs=pairs * 4**attempt)
+        else:
+            most = max(int(_WORK / (50 * problem.root.size)), _LEAST_EVALUATIONS)
+            found = dual_bound(problem, energy, delta=share, seed=seed + 7919 * attempt, most_evaluations=most)
+        if found is not None and (best is None or found.kl < best.kl):
+            best = found
+        if best is not None and weight * math.expm1(min(best.kl - best.estimate, 50.0)) <= max(_SMALL, weight / 10):
+            break
+    return best if best is not None and math.isfinite(best.kl) else None
 
 
 def _shared_pairs(weights: np.ndarray) -> np.ndarray:
@@ -162,7 +179,9 @@ def _own_elbo(target: AbstractLatentGaussian, at: _Coordinates, point: NestedPoi
     shift, scale = point.mean_shift, point.scale
     root, mean = scale[:, None] * at.root, at.mean + shift
     variance = np.sum((at.rows @ root) ** 2, axis=1)
-    values, errors = (np.asarray(x) for x in _mean_terms(at.likelihood, at.centre + at.rows @ shift, variance, target.response))
+    values, errors = (
+        np.asarray(x) for x in _mean_terms(at.likelihood, at.centre + at.rows @ shift, variance, target.response)
+    )
     multiple = 1.0 if target.weights is None else np.asarray(target.weights)
     rank = len(mean) - _num_constraints(target)
     elbo = -float(np.sum(multiple * values)) - 0.5 * float(mean @ at.precision @ mean)

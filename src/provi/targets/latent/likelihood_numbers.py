@@ -15,7 +15,15 @@ from provi.targets.latent.priors import AbstractHyperprior, Gamma, HalfNormal, L
 from provi.targets.likelihoods.base import AbstractLikelihood
 
 FAMILIES = (
-    "bernoulli", "probit", "binomial", "poisson", "negative-binomial", "gaussian", "ordinal", "weibull", "exponential",
+    "bernoulli",
+    "probit",
+    "binomial",
+    "poisson",
+    "negative-binomial",
+    "gaussian",
+    "ordinal",
+    "weibull",
+    "exponential",
 )
 _SHOWN = {"scale": "sigma"}
 
@@ -77,7 +85,9 @@ def read_likelihood(y: Any, likelihood: Any, trials: Any, priors: Mapping[str, A
     if not isinstance(likelihood, AbstractLikelihood):
         raise TypeError(f"likelihood must be of provi.targets.likelihoods or one of {', '.join(FAMILIES)}.")
     if not likelihood.log_concave:
-        raise ValueError(f"The {likelihood.name} likelihood is not log-concave: nested integration cannot prove anything.")
+        raise ValueError(
+            f"The {likelihood.name} likelihood is not log-concave: nested integration cannot prove anything."
+        )
     response = np.asarray(likelihood.read_response(y, length), np.float64)
     for field in given:
         if not hasattr(likelihood, field):

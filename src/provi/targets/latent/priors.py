@@ -15,7 +15,6 @@ import numpy as np
 from jax.scipy.special import betaln, gammaln
 
 from provi.core.arguments import check_positive
-from provi.core.types import Scalar
 
 
 class AbstractHyperprior(eqx.Module):
@@ -27,7 +26,7 @@ class AbstractHyperprior(eqx.Module):
         return 0.0, math.inf
 
     @abc.abstractmethod
-    def log_density(self, x: Scalar) -> Scalar:
+    def log_density(self, x: Any) -> Any:
         """log p(x), normalised."""
 
     @property
@@ -35,7 +34,7 @@ class AbstractHyperprior(eqx.Module):
     def typical(self) -> float:
         """A value in the bulk, where the search begins."""
 
-    def constrain(self, t: Scalar) -> Scalar:
+    def constrain(self, t: Any) -> Any:
         """x at the free coordinate t."""
         low, high = self.support
         if math.isinf(low):
@@ -49,7 +48,7 @@ class AbstractHyperprior(eqx.Module):
             return float(x)
         return math.log(x) if math.isinf(high) else math.log((x - low) / (high - x))
 
-    def log_density_free(self, t: Scalar) -> Scalar:
+    def log_density_free(self, t: Any) -> Any:
         """The log density of t: that of x, and the logarithm of dx/dt."""
         low, high = self.support
         x = self.constrain(t)
@@ -75,7 +74,7 @@ class HalfNormal(AbstractHyperprior):
         """`scale`: of the normal law; 95% lie below 1.96 times it."""
         self.scale = _leaf(check_positive("scale", scale))
 
-    def log_density(self, x: Scalar) -> Scalar:
+    def log_density(self, x: Any) -> Any:
         """2 N(x; 0, scale^2)."""
         return -0.5 * (x / self.scale) ** 2 + 0.5 * math.log(2 / math.pi) - jnp.log(self.scale)
 
@@ -96,7 +95,7 @@ class HalfT(AbstractHyperprior):
         self.scale = _leaf(check_positive("scale", scale))
         self.degrees_of_freedom = _leaf(check_positive("degrees_of_freedom", degrees_of_freedom))
 
-    def log_density(self, x: Scalar) -> Scalar:
+    def log_density(self, x: Any) -> Any:
         """Twice the Student-t density."""
         nu = self.degrees_of_freedom
         constant = gammaln((nu + 1) / 2) - gammaln(nu / 2) - 0.5 * jnp.log(nu * math.pi) + math.log(2)
@@ -118,7 +117,7 @@ class Gamma(AbstractHyperprior):
         """`shape` and `rate`: the mean is shape / rate."""
         self.shape, self.rate = _leaf(check_positive("shape", shape)), _leaf(check_positive("rate", rate))
 
-    def log_density(self, x: Scalar) -> Scalar:
+    def log_density(self, x: Any) -> Any:
         """(shape - 1) log x - rate x + shape log rate - log Gamma(shape)."""
         constant = self.shape * jnp.log(self.rate) - gammaln(self.shape)
         return (self.shape - 1) * jnp.log(x) - self.rate * x + constant
@@ -161,7 +160,7 @@ class LogNormal(AbstractHyperprior):
         """`mean`, `sd`: of log x."""
         self.mean, self.sd = _leaf(mean), _leaf(check_positive("sd", sd))
 
-    def log_density(self, x: Scalar) -> Scalar:
+    def log_density(self, x: Any) -> Any:
         """N(log x; mean, sd^2) / x."""
         u = jnp.log(x)
         return -0.5 * ((u - self.mean) / self.sd) ** 2 - u - jnp.log(self.sd) - 0.5 * math.log(2 * math.pi)
@@ -182,7 +181,7 @@ class InverseGamma(AbstractHyperprior):
         """`shape` and `scale`: the mean is scale / (shape - 1)."""
         self.shape, self.scale = _leaf(check_positive("shape", shape)), _leaf(check_positive("scale", scale))
 
-    def log_density(self, x: Scalar) -> Scalar:
+    def log_density(self, x: Any) -> Any:
         """shape log scale - log Gamma(shape) - (shape + 1) log x - scale / x."""
         constant = self.shape * jnp.log(self.scale) - gammaln(self.shape)
         return constant - (self.shape + 1) * jnp.log(x) - self.scale / x
@@ -208,7 +207,7 @@ class Normal(AbstractHyperprior):
         """The real line."""
         return -math.inf, math.inf
 
-    def log_density(self, x: Scalar) -> Scalar:
+    def log_density(self, x: Any) -> Any:
         """The normal density."""
         return -0.5 * ((x - self.mean) / self.sd) ** 2 - jnp.log(self.sd) - 0.5 * math.log(2 * math.pi)
 
@@ -238,16 +237,16 @@ class Beta(AbstractHyperprior):
         """(low, high)."""
         return self.low, self.high
 
-    def log_density(self, x: Scalar) -> Scalar:
+    def log_density(self, x: Any) -> Any:
         """(first - 1) log u + (second - 1) log(1 - u), u the place in the interval, normalised."""
-        return self._log_density(jnp.log((x - self.low)), jnp.log(self.high - x))
+        return self._log_density(jnp.log(x - self.low), jnp.log(self.high - x))
 
-    def _log_density(self, below: Scalar, above: Scalar) -> Scalar:
+    def _log_density(self, below: Any, above: Any) -> Any:
         width = math.log(self.high - self.low)
         constant = -betaln(self.first, self.second) - width
         return (self.first - 1) * (below - width) + (self.second - 1) * (above - width) + constant
 
-    def log_density_free(self, t: Scalar) -> Scalar:
+    def log_density_free(self, t: Any) -> Any:
         """Accurate also where x is next to an end of the interval."""
         width = math.log(self.high - self.low)
         below, above = width - jax.nn.softplus(-t), width - jax.nn.softplus(t)
@@ -305,4 +304,3 @@ def correlation_factor(partial: Any, effects: int) -> Any:
             left = left * (1 - table[j, k] ** 2)
         rows[j][j] = jnp.sqrt(left)
     return jnp.stack([jnp.stack(row) for row in rows])
-

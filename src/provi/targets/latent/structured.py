@@ -1,10 +1,11 @@
 r"""Blocks whose effects depend on their neighbours: walks, autoregressions, graphs, seasons, kernels.
 
-An *intrinsic* block has a precision R that leaves some directions free (the level of a walk, a linear trend). There the
-effects are $u = \sigma v + Bc$: v is orthogonal to all of these directions, so that the intercept of the model keeps its
-meaning, and those of them that people want in the block (B: the trend of a second-order walk, the pattern of a season)
-have coefficients $c \sim N(0, s^2)$. R is scaled so that the geometric mean of the variances of v is one (Sorbye and Rue
-2014): a scale means the same on every graph. A ridge of $10^{-8}$ of the mean of its diagonal is part of the model.
+An *intrinsic* block has a precision R that leaves some directions free (the level of a walk, a linear trend). There
+the effects are $u = \sigma v + Bc$: v is orthogonal to all of these directions, so that the intercept of the model
+keeps its meaning, and those of them that people want in the block (B: the trend of a second-order walk, the pattern of
+a season) have coefficients $c \sim N(0, s^2)$. R is scaled so that the geometric mean of the variances of v is one
+(Sorbye and Rue 2014): a scale means the same on every graph. A ridge of $10^{-8}$ of the mean of its diagonal is part
+of the model.
 """
 
 from typing import Any
@@ -13,15 +14,14 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
-from scipy.sparse import csgraph
-from scipy.sparse.linalg import splu
 
 from provi.core.arguments import as_array, check_positive, check_positive_definite
-from provi.kernels import AbstractKernel, log_parameters, parameter_names, with_log_parameters
+from provi.kernels import AbstractKernel, parameter_names, with_log_parameters
 from provi.targets.latent.blocks import AbstractBlock, Pattern, SparseRows, read_index, read_levels
+from provi.targets.latent.graphs import constrained_log_det, constrained_variances, graph_laplacian, read_edges
 from provi.targets.latent.priors import AbstractHyperprior, Beta, HalfNormal, LogNormal, Uniform
 
-_RIDGE, _LARGEST_DENSE = 1e-8, 1500
+_RIDGE = 1e-8
 
 
 class _Field(AbstractBlock):
@@ -137,7 +137,9 @@ class _Field(AbstractBlock):
 
 
 class RandomWalk(_Field):
-    r"""Differences of neighbouring levels are $N(0, \sigma^2)$, first ones (`order` 1) or second ones (2).
+    r"""Differences of neighbouring levels are independent and normal, first ones (`order` 1) or second ones (2).
+
+    Their size is scaled: $\sigma$ is about the standard deviation of the effects themselves, not that of a step.
 
     Orthogonal to constants: the level is the model's intercept. A walk of order 2 has a linear trend, with the
     coefficient $N(0, \texttt{trend\_scale}^2)$ of the standardised time.
@@ -161,13 +163,17 @@ class RandomWalk(_Field):
             raise ValueError(f"order of {name!r} must be 1 or 2, not {order}.")
         if length < order + 2:
             raise ValueError(f"A walk of order {order} needs {order + 2} levels at least; {name!r} has {length}.")
-        difference = sparse.eye(length, format="csr")
+        difference: Any = sparse.eye(length, format="csr")
         for _ in range(order):
             difference = difference[1:] - difference[:-1]
         level, time = np.full((length, 1), length**-0.5), np.arange(length) - (length - 1) / 2
         trend = (time / np.linalg.norm(time))[:, None]
         null = level if order == 1 else np.concatenate([level, trend], axis=1)
-        free = np.zeros((length, 0)) if order == 1 else trend * np.sqrt(length) * check_positive("trend_scale", trend_scale)
+        free = (
+            np.zeros((length, 0))
+            if order == 1
+            else trend * np.sqrt(length) * check_positive("trend_scale", trend_scale)
+        )
         self._set_intrinsic(difference.T @ difference, null, free)
 
 
@@ -215,7 +221,9 @@ class Seasonal(_Field):
         if not 2 <= period < length:
             raise ValueError(f"period of {name!r} must be at least 2 and below the number of levels, {length}.")
         window = sum(sparse.eye(length - period + 1, length, k=k) for k in range(period))
-        patterns = np.eye(period)[np.arange(length) % period][:, :-1] - np.eye(period)[np.arange(length) % period][:, -1:]
+        patterns = (
+            np.eye(period)[np.arange(length) % period][:, :-1] - np.eye(period)[np.arange(length) % period][:, -1:]
+        )
         null = np.linalg.qr(patterns)[0]
         free = null * np.sqrt(length) * check_positive("pattern_scale", pattern_scale) / np.sqrt(period - 1)
         self._set_intrinsic(sparse.csr_matrix(window).T @ sparse.csr_matrix(window), null, free)
@@ -286,7 +294,7 @@ class AR1(_Field):
 
 
 class BYM2(_Field):
-    r"""$u = \sigma(\sqrt\phi\,s + \sqrt{1 - \phi}\,e)$: a scaled Besag field s and independent effects e (Riebler 2016).
+    r"""$u = \sigma(\sqrt\phi\,s + \sqrt{1 - \phi}\,e)$: a scaled Besag field s, independent effects e (Riebler 2016).
 
     $\phi$ is the share of the variance that is spatial.
     """
@@ -336,7 +344,7 @@ class BYM2(_Field):
 
 
 class GaussianProcess(AbstractBlock):
-    r"""A function of inputs, $u = f(X) \sim N(0, k_\theta(X, X))$, with the kernel's numbers unknown: $u = Lv$, $LL' = K$."""
+    r"""A function of inputs, $u = f(X) \sim N(0, K)$, the numbers of its kernel unknown: $u = Lv$, $LL' = K$."""
 
     name: str = eqx.field(static=True)
     index: Any
@@ -417,67 +425,3 @@ def _kernel_prior(name: str, inputs: np.ndarray) -> AbstractHyperprior:
     distance = np.linalg.norm(some[:, None] - some[None], axis=2)
     middle = float(np.median(distance[distance > 0])) if (distance > 0).any() else 1.0
     return LogNormal(float(np.log(middle)), 1.0)
-
-
-def read_edges(name: str, edges: Any) -> np.ndarray:
-    """Pairs i < j, each once, from pairs or from an adjacency matrix."""
-    table: Any = edges
-    if sparse.issparse(table) or (np.ndim(table) == 2 and np.shape(table)[0] == np.shape(table)[1] != 2):
-        found = sparse.coo_matrix(table)
-        table = np.stack([found.row, found.col], axis=1)
-    pairs = np.asarray(table)
-    if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
-        raise ValueError(f"edges of {name!r} must be (E, 2) whole numbers or an adjacency matrix; got {pairs.shape}.")
-    if pairs.size and pairs.min() < 0:
-        raise ValueError(f"edges of {name!r} must not be negative: levels are 0, 1, ...")
-    pairs = np.sort(pairs[pairs[:, 0] != pairs[:, 1]], axis=1)
-    return np.unique(pairs, axis=0)
-
-
-def graph_laplacian(pairs: np.ndarray, count: int) -> tuple[Any, np.ndarray]:
-    """D - W with ones where a level has no neighbours, and the indicators of the other connected parts, orthonormal."""
-    if pairs.size and pairs.max() >= count:
-        raise ValueError(f"edges name level {pairs.max()}, but there are {count} levels.")
-    ones = np.ones(len(pairs))
-    weights = sparse.coo_matrix((ones, (pairs[:, 0], pairs[:, 1])), (count, count))
-    weights = (weights + weights.T).tocsr()
-    degree = np.asarray(weights.sum(axis=1)).ravel()
-    number, part = csgraph.connected_components(weights, directed=False)
-    sizes = np.bincount(part, minlength=number)
-    kept = np.flatnonzero(sizes > 1)
-    null = np.zeros((count, len(kept)))
-    for column, label in enumerate(kept):
-        null[part == label, column] = sizes[label] ** -0.5
-    return sparse.diags(np.where(degree == 0, 1.0, degree)) - weights, null
-
-
-def constrained_log_det(matrix: Any, null: np.ndarray) -> float:
-    """log det of B'MB, B an orthonormal basis of what is orthogonal to `null`: that of M times that of N'M^-1 N."""
-    factor = splu(sparse.csc_matrix(matrix), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
-    total = float(np.sum(np.log(np.abs(factor.U.diagonal()))))
-    if null.shape[1]:
-        total += float(np.linalg.slogdet(null.T @ factor.solve(null))[1])
-    return total
-
-
-def constrained_variances(matrix: Any, null: np.ndarray) -> np.ndarray:
-    """The diagonal of B(B'MB)^-1 B': variances under the constraint N'v = 0."""
-    count = matrix.shape[0]
-    if count <= _LARGEST_DENSE:
-        dense = np.asarray(sparse.csc_matrix(matrix).todense())
-        # N N' fills the null space, so that the inverse is well conditioned; there the constraint takes it out.
-        inverse = np.linalg.inv(dense + np.trace(dense) / count * null @ null.T)
-        crossed = inverse @ null
-        return np.diag(inverse) - np.sum(crossed @ np.linalg.inv(null.T @ crossed) * crossed, axis=1)
-    factor = splu(sparse.csc_matrix(matrix), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
-    crossed = factor.solve(null)
-    middle = np.linalg.inv(null.T @ crossed)
-    places = np.unique(np.linspace(0, count - 1, _LARGEST_DENSE).astype(int))  # enough for a geometric mean
-    found = np.empty(len(places))
-    for start in range(0, len(places), 256):
-        some = places[start : start + 256]
-        unit = np.zeros((count, len(some)))
-        unit[some, np.arange(len(some))] = 1.0
-        solved = factor.solve(unit)
-        found[start : start + 256] = solved[some, np.arange(len(some))]
-    return found - np.sum(crossed[places] @ middle * crossed[places], axis=1)
