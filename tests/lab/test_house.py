@@ -14,9 +14,10 @@ def walk():
     return house.walk_of_a_fit()
 
 
-def test_the_library_has_at_most_300_modules_of_at_most_450_lines():
+def test_the_library_has_at_most_360_modules_of_at_most_450_lines():
+    """300 before formulas, mixed models and latent Gaussian models moved in."""
     sizes = house.modules(ROOT / "src" / "provi")
-    assert 200 < len(sizes) <= 300
+    assert 200 < len(sizes) <= 360
     assert max(sizes.values()) <= house.LARGE, max(sizes, key=sizes.__getitem__)
 
 

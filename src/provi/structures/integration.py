@@ -55,6 +55,11 @@ class Rule:
     log_discarded: float = -math.inf
     """Of the mass at nodes that were looked at and left out."""
 
+    def only(self, kept: np.ndarray) -> "Rule":
+        """Some of the nodes; the others have no density."""
+        index = None if self.index is None else self.index[kept]
+        return dataclasses.replace(self, nodes=self.nodes[kept], log_volume=self.log_volume[kept], index=index)
+
 
 @dataclasses.dataclass(frozen=True)
 class IntegrationError:

@@ -272,11 +272,17 @@ class Search:
         return np.concatenate(parts)
 
     def value_and_slope(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """By the envelope theorem: differences of the ELBO at fixed mean and sites, one pass each."""
+        """By the envelope theorem: differences of the ELBO at fixed mean and sites, one pass each.
+
+        A kernel turns the standardised effects, and at fixed ones the ELBO bends far more than where they follow: there
+        the differences are those of fits, which a few steps from here bring.
+        """
         value = float(self.log_density(theta[None])[0])
         dim = len(theta)
         probes = np.concatenate([theta + _PROBE * np.eye(dim), theta - _PROBE * np.eye(dim)])
-        found = self.fit(probes, _SEARCH_TOL, most_steps=1, keep=False).point.elbo + self._log_prior(probes)
+        steps = MOST_STEPS if any(getattr(block, "turns", False) for block in self.target.blocks) else 1
+        found = self.fit(probes, _SEARCH_TOL, most_steps=steps, keep=False).point.elbo + self._log_prior(probes)
+        found = np.where(np.isfinite(found), found, value)  # no slope towards where there is no density
         up, down = found[:dim], found[dim:]
         return value, (up - down) / (2 * _PROBE), (2 * value - up - down) / _PROBE**2
 
@@ -291,6 +297,14 @@ class Search:
         fitted = self._fits_at(rule.nodes)
         elbos, prior = fitted.point.elbo, self._log_prior(rule.nodes)
         corrected, moments = self._corrected(rule.nodes, fitted, seed)
+        sound = np.isfinite(elbos + prior) & np.isfinite(corrected)
+        if not sound.any():
+            raise ValueError("The evidence is not finite at any hyperparameters: scale the data, or narrow the priors.")
+        # Where rounding has broken a factor, at extreme hyperparameters, there is no mass; one such node spoils sums.
+        rule = rule.only(sound)
+        fitted, elbos, prior, corrected, moments = jax.tree.map(
+            lambda x: x[sound], (fitted, elbos, prior, corrected, moments)
+        )
         log_density = corrected + prior
         error = error_of(rule, log_density)
         shift = joined(target, moments.inner_shift, moments.outer_shift)

@@ -110,8 +110,8 @@ def faults(rows: Sequence[Row]) -> list[str]:
     return found
 
 
-def compare(problem: Problem, reference: Row) -> Row:
-    """The fit of one problem and what is to be said of it."""
+def compare(problem: Problem, reference: Row, brackets: bool = False) -> Row:
+    """The fit of one problem and what is to be said of it; with its proof, which takes longer, if wanted."""
     fit, times = fit_twice(problem)
     rows = judge(problem, reference, fit.posterior)
     short = reference["nuts"]["short"]
@@ -120,7 +120,10 @@ def compare(problem: Problem, reference: Row) -> Row:
     result: Row = {"problem": problem.name, "outcome": str(getattr(fit, "outcome", "")), **times}
     result["nuts_seconds_first"] = min(x["first"]["seconds"] for x in nuts)
     result |= {"nuts_seconds_second": compiled, "nuts_as_called": short["as_called_seconds"]}
-    result |= {"evidence": _bracket(fit), "certificate": _certificate(fit)}
+    if brackets:
+        started = time.perf_counter()
+        result |= {"evidence": _bracket(fit), "certificate": _certificate(fit)}
+        result["seconds_of_the_proof"] = time.perf_counter() - started
     effects = judge_effects(problem, reference, fit.posterior)
     return result | {"quantities": rows, "effects": effects, "faults": faults(rows)}
 
@@ -204,12 +207,13 @@ def main() -> None:
     parser.add_argument("--problem", action="append", choices=list(PROBLEMS), help="repeat for more; all by default")
     parser.add_argument("--references", type=Path, default=FILE)
     parser.add_argument("--rows", action="store_true", help="also a table of all quantities for each problem")
+    parser.add_argument("--brackets", action="store_true", help="also the proof: seconds to minutes a problem")
     parser.add_argument("--record", type=Path, help="a folder to write all to, as JSON")
     chosen = parser.parse_args()
     kept, results = load(chosen.references), []
     for name in chosen.problem or PROBLEMS:
         try:
-            result = compare(PROBLEMS[name](), kept[name])
+            result = compare(PROBLEMS[name](), kept[name], chosen.brackets)
         except Exception as error:  # a problem that fails must not end the others
             result = {"problem": name, "error": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
         results.append(result)

@@ -187,8 +187,14 @@ def _quadratic(matrix: Any, inner: Any, outer: Any) -> Any:
 def log_evidence(log_weights: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """From log weights (K, S) of K hyperparameters: log means where the weights are even, else two cumulants.
 
-    One way for all of them, so that the estimate does not jump.
+    One way for all of them, so that the estimate does not jump. Minus infinity where a weight is not a number: a factor
+    that rounding has broken, at extreme hyperparameters.
     """
+    broken = np.isnan(log_weights).any(axis=1) | ~np.isfinite(log_weights).any(axis=1)
+    if broken.any():
+        found = np.full(len(log_weights), -np.inf)
+        found[~broken] = log_evidence(log_weights[~broken], shares) if not broken.all() else -np.inf
+        return found
     top = log_weights.max(axis=1, keepdims=True)
     plain = np.exp(shares)
     relative = plain * np.exp(log_weights - top)

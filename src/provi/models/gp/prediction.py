@@ -104,15 +104,15 @@ def predict_latent(predictor: ExactPredictor | SparsePredictor, X: Any) -> tuple
     points = as_array("X", X, ndim=2).astype(predictor.inputs.dtype)
     if points.shape[1] != predictor.inputs.shape[1]:
         raise ValueError(f"X has {points.shape[1]} columns, but the process was fitted to {predictor.inputs.shape[1]}.")
-    largest = int(np.clip(_NUMBERS_AT_ONCE // len(predictor.inputs), _SMALLEST_BLOCK, _LARGEST_BLOCK))
-    mean, variance = _in_blocks(lambda block: _latent(predictor, block), (points,), largest)
+    largest = largest_block(len(predictor.inputs))
+    mean, variance = in_blocks(lambda block: _latent(predictor, block), (points,), largest)
     return mean, variance
 
 
 @double_precision
 def response_means(likelihood: AbstractLikelihood, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """E[y] where the latent value is N(mean, variance)."""
-    return _in_blocks(lambda *block: (_response_means(likelihood, *block),), (mean, variance))[0]
+    return in_blocks(lambda *block: (_response_means(likelihood, *block),), (mean, variance))[0]
 
 
 @double_precision
@@ -121,16 +121,21 @@ def log_predictive_densities(
 ) -> np.ndarray:
     """log E p(y | f), f ~ N(mean, variance)."""
     parts = (mean, variance, np.asarray(y, mean.dtype))
-    return _in_blocks(lambda *block: (_log_predictive(likelihood, *block),), parts)[0]
+    return in_blocks(lambda *block: (_log_predictive(likelihood, *block),), parts)[0]
 
 
 @double_precision
 def label_log_odds(likelihood: AbstractLikelihood, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     """log P(y = 1) - log P(y = 0) for labels 0 and 1: of two logarithms, so that certain labels keep their digits."""
-    return _in_blocks(lambda *block: (_log_odds(likelihood, *block),), (mean, variance))[0]
+    return in_blocks(lambda *block: (_log_odds(likelihood, *block),), (mean, variance))[0]
 
 
-def _in_blocks(
+def largest_block(num_inputs: int) -> int:
+    """Of new inputs at once, where the process is known by so many."""
+    return int(np.clip(_NUMBERS_AT_ONCE // num_inputs, _SMALLEST_BLOCK, _LARGEST_BLOCK))
+
+
+def in_blocks(
     function: Callable[..., Any], arrays: tuple[np.ndarray, ...], largest: int = _LARGEST_BLOCK
 ) -> tuple[np.ndarray, ...]:
     """`function` of each block of rows, filled up to a size that blocks share: few programs are compiled."""

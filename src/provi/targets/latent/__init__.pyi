@@ -12,10 +12,10 @@ from provi.targets.latent.priors import LogNormal as LogNormal
 from provi.targets.latent.priors import Normal as Normal
 from provi.targets.latent.priors import PenalisedComplexity as PenalisedComplexity
 from provi.targets.latent.priors import Uniform as Uniform
+from provi.targets.latent.process import GaussianProcess as GaussianProcess
 from provi.targets.latent.structured import AR1 as AR1
 from provi.targets.latent.structured import BYM2 as BYM2
 from provi.targets.latent.structured import Besag as Besag
 from provi.targets.latent.structured import Custom as Custom
-from provi.targets.latent.structured import GaussianProcess as GaussianProcess
 from provi.targets.latent.structured import RandomWalk as RandomWalk
 from provi.targets.latent.structured import Seasonal as Seasonal

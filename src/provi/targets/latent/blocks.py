@@ -6,7 +6,7 @@ rows of the design do.
 """
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -49,6 +49,8 @@ class AbstractBlock(eqx.Module):
     """
 
     name: eqx.AbstractVar[str]
+    turns: ClassVar[bool] = False
+    """Whether hyperparameters turn v, and not only stretch it."""
 
     @property
     @abc.abstractmethod

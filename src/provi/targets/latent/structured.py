@@ -1,4 +1,4 @@
-r"""Blocks whose effects depend on their neighbours: walks, autoregressions, graphs, seasons, kernels.
+r"""Blocks whose effects depend on their neighbours: walks, autoregressions, graphs, seasons.
 
 An *intrinsic* block has a precision R that leaves some directions free (the level of a walk, a linear trend). There
 the effects are $u = \sigma v + Bc$: v is orthogonal to all of these directions, so that the intercept of the model
@@ -16,10 +16,9 @@ import numpy as np
 from scipy import sparse
 
 from provi.core.arguments import as_array, check_positive, check_positive_definite
-from provi.kernels import AbstractKernel, parameter_names, with_log_parameters
 from provi.targets.latent.blocks import AbstractBlock, Pattern, SparseRows, read_index, read_levels
 from provi.targets.latent.graphs import constrained_log_det, constrained_variances, graph_laplacian, read_edges
-from provi.targets.latent.priors import AbstractHyperprior, Beta, HalfNormal, LogNormal, Uniform
+from provi.targets.latent.priors import AbstractHyperprior, Beta, HalfNormal, Uniform
 
 _RIDGE = 1e-8
 
@@ -341,87 +340,3 @@ class BYM2(_Field):
         ones = jnp.ones(count) * theta[0]
         values = jnp.stack([ones * jnp.sqrt(theta[1]), ones * jnp.sqrt(1 - theta[1])], axis=1)
         return SparseRows(jnp.asarray(np.stack([places, places + count], axis=1)), values)
-
-
-class GaussianProcess(AbstractBlock):
-    r"""A function of inputs, $u = f(X) \sim N(0, K)$, the numbers of its kernel unknown: $u = Lv$, $LL' = K$."""
-
-    name: str = eqx.field(static=True)
-    index: Any
-    inputs: Any
-    kernel: AbstractKernel
-    chosen: tuple[AbstractHyperprior, ...]
-    jitter: Any
-
-    def __init__(
-        self,
-        X: Any,
-        kernel: AbstractKernel,
-        *,
-        priors: dict[str, AbstractHyperprior] | None = None,
-        jitter: float = 1e-6,
-        name: str = "f",
-    ):
-        """**Arguments:**
-
-        - `X`: (N, d) inputs; equal rows share their function value. - `kernel`: of `provi.kernels`.
-        - `priors`: by the names that `provi.kernels.parameter_names(kernel)` lists; default `HalfNormal(2.5)` for
-          amplitudes, and log-normal around the median distance of the inputs for length-scales.
-        - `jitter`: added to the diagonal, times the largest variance: part of the model.
-        """
-        values = as_array("X", X)
-        values = values[:, None] if values.ndim == 1 else values
-        self.inputs, place = np.unique(values, axis=0, return_inverse=True)
-        self.name, self.kernel, self.index = str(name), kernel, place.reshape(-1).astype(np.int32)
-        self.jitter = np.asarray(check_positive("jitter", jitter))
-        names, given = parameter_names(kernel), dict(priors or {})
-        unknown = set(given) - set(names)
-        if unknown:
-            raise ValueError(f"priors of {name!r} names {sorted(unknown)}; the kernel's numbers are {list(names)}.")
-        self.chosen = tuple(given.get(key) or _kernel_prior(key, self.inputs) for key in names)
-
-    @property
-    def size(self) -> int:
-        """The number of different inputs."""
-        return len(self.inputs)
-
-    @property
-    def num_rows(self) -> int:
-        """Of the data."""
-        return len(self.index)
-
-    @property
-    def priors(self) -> dict[str, AbstractHyperprior]:
-        """The kernel's numbers."""
-        return {f"{key}({self.name})": p for key, p in zip(parameter_names(self.kernel), self.chosen, strict=True)}
-
-    def factor(self, theta: Any) -> Any:
-        """L."""
-        kernel = with_log_parameters(self.kernel, jnp.log(jnp.stack([theta[i] for i in range(len(self.chosen))])))
-        gram = kernel.matrix(jnp.asarray(self.inputs))
-        return jnp.linalg.cholesky(gram + jnp.asarray(self.jitter) * jnp.max(jnp.diagonal(gram)) * jnp.eye(self.size))
-
-    def rows(self, theta: Any) -> SparseRows:
-        """The rows of L."""
-        rows = self.effect_rows(theta)
-        index = jnp.asarray(self.index)
-        return SparseRows(rows.index[index], rows.values[index])
-
-    def effect_rows(self, theta: Any) -> SparseRows:
-        """L."""
-        every = np.broadcast_to(np.arange(self.size), (self.size, self.size))
-        return SparseRows(jnp.asarray(every), self.factor(theta))
-
-    @property
-    def effect_shape(self) -> tuple[int, ...]:
-        """One a different input."""
-        return (self.size,)
-
-
-def _kernel_prior(name: str, inputs: np.ndarray) -> AbstractHyperprior:
-    if "length" not in name and "period" not in name:
-        return HalfNormal(2.5)
-    some = inputs[:: max(len(inputs) // 200, 1)]
-    distance = np.linalg.norm(some[:, None] - some[None], axis=2)
-    middle = float(np.median(distance[distance > 0])) if (distance > 0).any() else 1.0
-    return LogNormal(float(np.log(middle)), 1.0)
