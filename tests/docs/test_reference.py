@@ -24,6 +24,7 @@ MODULES = [
     "provi.runtime",
     "provi.schedules",
     "provi.targets",
+    "provi.targets.latent",
     "provi.targets.likelihoods",
     "provi.theory",
 ]
