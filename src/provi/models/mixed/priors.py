@@ -21,6 +21,7 @@ from provi.frontends.formula.groups import Group
 from provi.frontends.formula.structured import Structured
 from provi.frontends.formula.syntax import nearest
 from provi.models.mixed.families import Observed
+from provi.targets import latent
 
 _WIDE = 2.5
 _FIELDS = {"sigma": "scale"}
@@ -121,6 +122,8 @@ class _Given:
 
 def prior_words(prior: Any) -> str:
     """`HalfNormal(2.5)`."""
+    if isinstance(prior, latent.Exponential):  # a penalised complexity prior is one, and forgets how it was asked for
+        return f"Exponential({float(prior.rate):.4g})"
     numbers = [float(getattr(prior, field.name)) for field in dataclasses.fields(prior)]
     return f"{type(prior).__name__}({', '.join(f'{number:.4g}' for number in numbers)})"
 
