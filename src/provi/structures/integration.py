@@ -73,6 +73,10 @@ class IntegrationError:
     sd: float
     outside: float
 
+    def __str__(self) -> str:
+        largest = max(self.mean, self.sd)
+        return f"{self.log_evidence:.1g} nats, {largest:.1g} sd, a share of {self.outside:.1g} outside"
+
     @property
     def small(self) -> bool:
         """Whether it is below what people would see: 0.05 nats and deviations."""

@@ -35,7 +35,9 @@ from provi.targets.latent_gaussian import Conditional
 NODES = {1: 7, 2: 7}
 """Of the quadrature, a dimension; blocks of more dimensions are drawn."""
 
-_LARGEST_RESPONSE = 400
+LARGEST_RESPONSE = 400
+"""Data up to which covariances are corrected by linear response: it takes their number squared."""
+
 _BORDER_NODES = {0: 1, 1: 11, 2: 9, 3: 7, 4: 5}
 
 
@@ -180,7 +182,7 @@ def _by_draws(given: Conditional, point: Point, covariance: Constrained, outer: 
         jnp.ones_like(point.inner),
         jnp.zeros_like(point.outer),
         jnp.ones_like(point.outer),
-        _responding_sites(given, point, covariance) if len(point.sites) <= _LARGEST_RESPONSE else point.sites,
+        _responding_sites(given, point, covariance) if len(point.sites) <= LARGEST_RESPONSE else point.sites,
     )
 
 
