@@ -113,3 +113,11 @@ def padded_size(size: int, smallest: int) -> int:
     while 16 * step <= check_count("size", size, minimum=0):
         step *= 2
     return max(step, -(-size // step) * step)
+
+
+def scan_counts(params: Any) -> tuple[int, int]:
+    """How many constants and how many carried values a `scan` equation has: numbers in jax 0.10, trees in 0.11."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carried, _ = (len(part) for part in params["ft_in"].unpack())
+    return consts, carried

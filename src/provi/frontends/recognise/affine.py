@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Literal
 
+from provi.core.compilation import scan_counts
+
 
 class Form(IntEnum):
     """What is known of an array as a function of the input."""
@@ -89,7 +91,7 @@ def _apply(equation: Any, given: list[Form]) -> list[Form]:
 
 def _repeat(equation: Any, given: list[Form]) -> list[Form]:
     """The forms after a loop: what it carries has one form at every step, found by going up until nothing changes."""
-    fixed, carried = equation.params["num_consts"], equation.params["num_carry"]
+    fixed, carried = scan_counts(equation.params)
     carry = given[fixed : fixed + carried]
     while True:
         found = _run(equation.params["jaxpr"].jaxpr, given[:fixed] + carry + given[fixed + carried :])

@@ -21,6 +21,7 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxprs_in_params
 from scipy import special
 from scipy.sparse import csr_matrix, vstack
 
+from provi.core.compilation import scan_counts
 from provi.targets.base import AbstractTarget, outer_spectrum
 from provi.targets.convexity.facts import LARGEST, Atoms, TooLarge, Value, moved
 from provi.targets.convexity.functions import apply
@@ -170,7 +171,7 @@ class Interpreter:
 
     def unrolled(self, params: Any, given: list[Any]) -> list[Any]:
         """A scan, step by step."""
-        consts, carried = params["num_consts"], params["num_carry"]
+        consts, carried = scan_counts(params)
         fixed, carry, rows = given[:consts], given[consts : consts + carried], given[consts + carried :]
         outputs: list[list[Any]] = []
         steps = range(params["length"])
