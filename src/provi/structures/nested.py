@@ -89,11 +89,19 @@ class Nested(AbstractStructure):
         """Explore, integrate, correct."""
         if start is not None:
             raise ValueError("start is not for latent Gaussian models: their search begins at typical hyperparameters.")
+        if request.options.get("checkpoint") is not None:
+            raise ValueError("checkpoint is not for latent Gaussian models: save the fit instead, fit.save(path).")
         began, target = time.perf_counter(), self.model
         check_memory(target)
         search = Search(target, request.tol, request.options.get("progress"), request.budget.seconds)
-        with search.bar:
-            found = search.result(request.seed)
+        try:
+            with search.bar:
+                found = search.result(request.seed)
+        except TimeoutError:
+            raise ValueError(
+                f"budget.seconds={request.budget.seconds} ended during the search over hyperparameters, and half an "
+                f"integral is none: allow more."
+            ) from None
         certificate = self._certificate(found, request.confidence, request.seed)
         elbo = found.lower
         history = History()
@@ -125,7 +133,7 @@ class Nested(AbstractStructure):
 
         error = found.error
         rows = (
-            Assumption("the effects are log-concave given the hyperparameters", True, "proven", target.likelihood.name),
+            Assumption("the effects are log-concave given the hyperparameters", True, *target.likelihood.grounds),
             Assumption(
                 f"integration over {target.num_hyperparameters} hyperparameters on {len(found.rule.nodes)} nodes",
                 error.log_evidence,
