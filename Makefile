@@ -32,11 +32,15 @@ $(VENV)/.installed-dev: pyproject.toml src/provi_lab/pyproject.toml constraints.
 	$(PIP) --editable '.[dev]' --editable ./src/provi_lab
 	@touch $@
 
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable .
+	@touch $@
+
 $(VENV)/.installed-models: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[models]'
 	@touch $@
 
-demo: $(VENV)/.installed-models
+demo: $(VENV)/.installed
 	$(BIN)/provi demo
 
 lint: $(VENV)/.installed-dev
@@ -46,7 +50,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 test: lint
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(PYTEST_ARGS)
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .

@@ -14,6 +14,9 @@ from jaxtyping import install_import_hook
 if jax.__version_info__[:2] == (0, 10):
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
 
+# Tests neither read nor fill the cache of the user who runs them.
+os.environ.setdefault("PROVI_COMPILATION_CACHE", "off")
+
 jax.config.update("jax_enable_x64", True)
 # (n, d) * (d,) must be written as (n, d) * (1, d): a forgotten axis is an error, not a wrong answer.
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -11,7 +11,7 @@ from provi import targets as targets
 from provi import theory as theory
 from provi.certificates.certificate import Certificate as Certificate
 from provi.certify import certify as certify
-from provi.core.compilation import enable_compilation_cache as enable_compilation_cache
+from provi.core.cache import enable_compilation_cache as enable_compilation_cache
 from provi.fit import fit as fit
 from provi.frontends.numpyro.front_end import from_numpyro as from_numpyro
 from provi.frontends.pymc.front_end import from_pymc as from_pymc

@@ -1,29 +1,33 @@
 """`provi.fit`: choose, plan, run, report."""
 
+import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, check_planned
 from provi.certificates.build import with_guarantee
 from provi.certificates.certificate import Certificate
 from provi.core.arguments import check_confidence, check_count, check_positive, double_precision
+from provi.core.randomness import folded, key_of
 from provi.families.base import AbstractFamily
 from provi.result.fit import Estimate, Fit, describe_call
 from provi.runtime.loop import estimate_elbo
 from provi.runtime.run import Budget, Run, as_budget, run
 from provi.structures.base import AbstractStructure, Request, certificate_seed
-from provi.structures.black_box import BlackBox
-from provi.structures.dual import Dual
-from provi.structures.linear import Linear
-from provi.structures.nested import Nested
-from provi.structures.whitened import WhitenedRounds
 from provi.targets.base import AbstractTarget
 
-STRUCTURES: tuple[type[AbstractStructure], ...] = (Linear, Dual, Nested, BlackBox, WhitenedRounds)
-"""In the order in which they are asked; the last takes every location-scale family."""
+STRUCTURES = {
+    "linear": "Linear",
+    "dual": "Dual",
+    "nested": "Nested",
+    "black_box": "BlackBox",
+    "whitened": "WhitenedRounds",
+}
+"""Modules of `provi.structures` and their classes, in the order in which they are asked; the last takes every
+location-scale family."""
 
 _DEFAULT_STEPS = 2000
 _ELBO_DRAWS, _ELBO_NUMBERS = 4096, 2**25  # fewer draws in many dimensions: 2^25 numbers are 256 MiB
@@ -88,6 +92,12 @@ def fit(
     return _as_fit(structure, result, certificate, seed, algorithm.guarantee, call)
 
 
+def structures() -> Iterator[type[AbstractStructure]]:
+    """The classes of `STRUCTURES`, each imported when it is asked: a linear model does without the others."""
+    for module, name in STRUCTURES.items():
+        yield getattr(importlib.import_module(f"provi.structures.{module}"), name)
+
+
 def choose(target: AbstractTarget, family: AbstractFamily | None = None) -> AbstractStructure:
     """The structure of `target` with `family`, or with the family that it would choose itself. Nobody asks again.
 
@@ -101,8 +111,8 @@ def choose(target: AbstractTarget, family: AbstractFamily | None = None) -> Abst
     """
     member: Any = family
     if member is None:
-        member = next(found for kind in STRUCTURES if (found := kind.default_family(target)) is not None)
-    for kind in STRUCTURES:
+        member = next(found for kind in structures() if (found := kind.default_family(target)) is not None)
+    for kind in structures():
         if kind.fits(target, member):
             return kind(target, member)
     raise TypeError(f"family must be e.g. provi.families.Gaussian({target.dim}), not {type(member).__name__}.")
@@ -149,7 +159,7 @@ def _as_fit(
 ) -> Fit:
     target, family, elbo = structure.target, structure.family, result.elbo
     if elbo is None:
-        key = jax.random.fold_in(jax.random.key(seed), 2**31 - 1)  # a stream that no step uses
+        key = folded(key_of(seed), 2**31 - 1)  # a stream that no step uses
         draws = int(np.clip(_ELBO_NUMBERS // target.dim, 128, _ELBO_DRAWS))
         elbo = estimate_elbo(key, target, family, result.point, draws)
     return Fit(

@@ -25,6 +25,7 @@ from provi.data import breast_cancer
 
 data = breast_cancer()
 target = provi.targets.LogisticRegression(data.features, data.response, names=data.names)
+import provi.structures.linear
 provi.fit, provi.Fit  # imports are not part of the walk
 seen, visits, deepest = {}, [], 0
 

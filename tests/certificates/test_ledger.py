@@ -194,3 +194,16 @@ def test_at_confidence_lowers_every_level_and_raises_none():
     assert [bound.confidence for bound in lowered.bounds] == [None, None, 0.9]
     assert at_confidence(FULL, 0.999) == FULL
     assert at_confidence(dataclasses.replace(FULL, confidence=None), 0.9).confidence is None
+
+
+def test_rows_that_stand_for_several_hold_of_all_of_them():
+    """Five are listed; of the rest the largest bound below a half, and the number of those without one."""
+    errors = (0.3, 0.1, 0.45, 0.2, 0.11, 0.123, 0.4321, 0.05, 0.7, math.inf, 0.31)
+    bound = PosteriorBound(0.01, errors, 0.99, 256, "proven", 0.01, None, (1.0,) * len(errors))
+    names = tuple(f"z{i}" for i in range(len(errors)))
+    rows = dataclasses.replace(FULL, names=names, distance=bound, elbo=None).distance_rows()
+    assert rows[-2] == ("... of 4 more", "at most 0.44 sd")
+    assert rows[-1] == ("... of the other 2", "not known to within 0.5 sd")
+    assert sum(quantity.startswith("mean and sd of") for quantity, _ in rows) == 5
+    none = dataclasses.replace(FULL, names=names, distance=dataclasses.replace(bound, coordinate_error=(9.0,) * 11))
+    assert not any("other" in quantity for quantity, _ in none.distance_rows())

@@ -2,11 +2,13 @@
 
 import csv
 import gzip
+import json
 
 import numpy as np
 import pytest
 
-from provi.data.encoding import binary_response, encode_features
+from provi.data.encoding import TableEncoding, binary_response, encode_features
+from provi.data.kinds import check_quantity, is_date, percent_numbers
 from provi.data.tables import MISSING, is_missing, read_table
 
 
@@ -110,3 +112,122 @@ def test_a_mixed_column_may_be_declared_a_category():
 def test_labels(labels, positive, ones):
     column = np.array(labels, float if isinstance(labels[0], float) else object)
     assert binary_response("y", column, positive).values.tolist() == ones
+
+
+def texts(*entries):
+    return np.array(entries, object)
+
+
+@pytest.mark.parametrize(
+    ("column", "is_one"),
+    [
+        (texts("2020-01-02", "2021-3-4"), True),
+        (texts("1/2/20", None, "13/12/2021"), True),
+        (texts("13.12.2021", "1.2.2022"), True),
+        (texts("2020-01-01T12:00:00Z", "2020-01-01 12:00:00.5+01:00"), True),
+        (texts("12:30", "1:15 pm"), True),
+        (texts("3 March 2021", "Nov 16, 2026"), True),
+        (np.array([20200131.0, 20200201.0, 20211231.0]), True),
+        (texts("a", "2020-01-01"), False),
+        (texts("10-12", "13-15"), False),
+        (texts("1.5", "2.5"), False),
+        (np.array([20200131.0, 20209999.0, 5.0]), False),
+        (np.array([1990.0, 1991.0, 1992.0]), False),
+    ],
+)
+def test_dates_are_recognised(column, is_one):
+    """All that were 49 indicators, and what only looks alike."""
+    assert is_date(column) == is_one
+    if is_one:
+        with pytest.raises(ValueError, match="'day' holds dates or times .*days since.*--drop.*--categorical"):
+            check_quantity("day", column)
+
+
+def test_seconds_since_1970_are_dates_where_the_name_says_so():
+    column = np.array([1.6e9, 1.61e9, 1.62e9])
+    assert is_date(column, "created_at") and is_date(1000 * column, "timestamp") and not is_date(column, "salary")
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "is_one"),
+    [
+        ("id", 7.0 * np.arange(5), True),
+        ("patient_id", np.array([1.0, 1.0, 2.0, 3.0]), True),
+        ("patientID", np.arange(5.0), True),
+        ("Unnamed: 0", np.arange(5.0), True),
+        ("row", np.arange(1.0, 31.0)[::-1], True),
+        ("time", np.arange(1.0, 31.0), False),  # a trend
+        ("year", 1990 + np.arange(30.0), False),
+        ("income", 1000.0 + np.arange(30.0) ** 2, False),
+        ("paid", np.arange(5.0), False),
+        ("has_id", np.array([0.0, 1.0, 1.0, 0.0]), False),
+        ("bid", np.array([1.5, 2.5, 7.0]), False),
+    ],
+)
+def test_identifiers_are_recognised(name, column, is_one):
+    if is_one:
+        with pytest.raises(ValueError, match=f"'{name}' .*an identifier.*--drop.*--categorical.*--columns"):
+            check_quantity(name, column)
+    else:
+        check_quantity(name, column)
+
+
+def test_percentages_are_numbers_and_it_is_said():
+    column = texts("12%", "3.5 %", None, "-4,5%")
+    np.testing.assert_array_equal(percent_numbers(column), [12, 3.5, np.nan, -4.5])
+    assert percent_numbers(texts("12%", "3")) is None and percent_numbers(np.arange(3.0)) is None
+    features = encode_features({"rate": column[:2]}, ["rate"], standardise=False)
+    assert features.names == ("rate",) and features.values[:, 0].tolist() == [12, 3.5]
+    assert features.columns[0].words == "as it is; x in percent, 12% is 12"
+    assert encode_features({"rate": column[:2]}, ["rate"], categorical=["rate"]).names == ("rate=3.5 %",)
+
+
+def test_an_encoding_says_the_same_of_new_tables():
+    """The rows of the fit, shuffled, have the features that they had; through JSON, and with columns to spare."""
+    rng = np.random.default_rng(0)
+    table = {
+        "x": np.array([1.0, np.nan, 3.0, 8.0, 9.0]),
+        "code": np.array([10.0, 2.0, 2.0, 30.0, np.nan]),
+        "c": texts("v", None, "u", "007", "u"),
+        "rate": texts("1%", "2%", "4%", None, "9%"),
+    }
+    found = encode_features(table, list(table), categorical=["code", "c"])
+    encoding = TableEncoding(found.columns, "y", ("no", "yes"), 1.5, 2.0, ("id",), True)
+    again = TableEncoding.from_dict(json.loads(json.dumps(encoding.to_dict())))
+    assert again == encoding and again.feature_names == found.names
+    order = rng.permutation(5)
+    new = {name: column[order] for name, column in reversed(table.items())} | {"other": np.zeros(5)}
+    np.testing.assert_array_equal(again.encode(new), found.values[order])
+    np.testing.assert_array_equal(again.encode(new | {"code": texts("2", "2.0", "10", "30", None)})[:2, 1:3], 0)
+    for message, change in {
+        "no column 'x', 'c', which the fit needs: its columns are": None,
+        "'c' has the level 'w' in row 2, which the fit has not seen: its levels are '007', 'u', 'v'": {
+            "c": texts("u", "w", "u", "u", "u")
+        },
+        "'x' must hold numbers, as in the fit, not 'much'": {"x": texts("1", "much", "2", "3", "4")},
+        "'x' must hold numbers, as in the fit, not '1%'": {"x": texts("1%", "2%", "2%", "3%", "4%")},
+        "'x' has infinite entries": {"x": np.array([1.0, np.inf, 1.0, 1.0, 1.0])},
+    }.items():
+        broken = {"code": new["code"], "rate": new["rate"]} if change is None else new | change
+        with pytest.raises(ValueError, match=message):
+            again.encode(broken)
+
+
+def test_dates_ids_and_percentages_on_the_command_line(provi, write):
+    """Before, the dates were indicators, the percentages too, and the number of the row a covariate."""
+    rng = np.random.default_rng(0)
+    lines = ["id,day,rate,x,y"] + [
+        f"{i + 1},2026-0{1 + i % 9}-{10 + i % 3},{i % 7}%,{rng.normal():.3f},{i % 2}" for i in range(30)
+    ]
+    source = write("data.csv", "\n".join(lines))
+    words = ("fit", source, "--target", "y", "--model", "logistic")
+    for drop, message in (((), "'id' is called an id"), (("--drop", "id"), "'day' holds dates or times")):
+        result = provi(*words, *drop)
+        assert result.exit_code == 2 and message in result.stderr
+    result = provi(*words, "--drop", "id,day", "--json")
+    assert result.exit_code == 0, result.stderr
+    encoding = json.loads(result.stdout)["data"]["encoding"]
+    assert [(row["column"], row["percent"]) for row in encoding] == [("rate", True), ("x", False)]
+    named = json.loads(provi(*words, "--columns", "id,x", "--json").stdout)
+    assert [row["column"] for row in named["data"]["encoding"]] == ["id", "x"]
+    assert "x in percent, 12% is 12" in provi(*words, "--drop", "id,day").stdout

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from provi.data import SOURCES, Dataset, Source, convert, load, path
+from provi.data import SOURCES, Dataset, Source, breast_cancer, convert, load, loaders, path
 from provi.data.loaders import content_sha256
 
 ARRAYS = {"X": np.array([[1, 0], [0, 1], [1, 1]], np.int8), "y": np.array([0, 1, 1], np.int8)}
@@ -249,3 +250,26 @@ def test_idx_format(tmp_path):
         files[0].write_bytes(broken)
         with pytest.raises(ValueError, match="^images.gz"):
             convert.read_idx(files[0])
+
+
+def test_the_bundled_data_need_no_other_package():
+    """Numpy alone reads them, and their source is named in the file."""
+    program = (
+        "import sys\nfrom provi.data import breast_cancer\ndata = breast_cancer()\n"
+        "assert data.features.shape == (569, 30) and data.response.sum() == 212\n"
+        "assert not {'sklearn', 'scipy', 'pandas', 'jax'} & set(sys.modules), 'more was imported'\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    with np.load(Path(loaders.__file__).with_name("breast_cancer.npz")) as archive:
+        assert "CC BY 4.0" in str(archive["about"]) and "10.24432/C5DW2B" in str(archive["about"])
+
+
+def test_the_bundled_data_are_those_of_scikit_learn_to_the_bit():
+    datasets = pytest.importorskip("sklearn.datasets")
+    theirs, ours = datasets.load_breast_cancer(), breast_cancer(standardise=False)
+    assert ours.features.dtype == theirs.data.dtype == np.float64
+    np.testing.assert_array_equal(ours.features, theirs.data)
+    np.testing.assert_array_equal(ours.response, 1 - theirs.target)  # they code malignant as 0
+    assert ours.names == tuple(theirs.feature_names)
+    standardised = (theirs.data - theirs.data.mean(axis=0)) / theirs.data.std(axis=0)
+    np.testing.assert_array_equal(breast_cancer().features, standardised)

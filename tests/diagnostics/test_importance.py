@@ -3,8 +3,6 @@
 Estimates are compared with exact values within five of their own standard errors (false-alarm rate 6e-7 each).
 """
 
-import sys
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -185,16 +183,6 @@ def test_a_narrow_q_is_found_out():
     )
     assert found.pareto_k > 0.7 and "cannot be trusted" in found.advice
     assert "cannot be trusted" in str(found).replace("\n", " ") and "k-hat" in str(found)
-
-
-def test_without_arviz_stats(monkeypatch):
-    monkeypatch.setitem(sys.modules, "arviz_stats", None)
-    monkeypatch.setitem(sys.modules, "arviz_stats.base", None)
-    monkeypatch.setitem(sys.modules, "arviz_stats.base.array", None)
-    family = Gaussian(3)
-    found = importance_diagnostics(TARGET, family, wide_point(family), num_draws=2000)
-    assert found.pareto_k is None and "not computed" in found.advice
-    assert any("provi[arviz]" in note for note in found.notes)
 
 
 TRACES = []

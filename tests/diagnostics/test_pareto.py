@@ -1,12 +1,10 @@
 """Pareto k-hat of weights whose tails are known, and the words made of it."""
 
-import sys
-
 import numpy as np
 import pytest
 from scipy import stats
 
-from provi.diagnostics.pareto import pareto_k, tail_advice
+from provi.diagnostics.pareto import pareto_k, smoothed_log_weights, tail_advice
 
 
 @pytest.mark.parametrize("shape", [0.2, 0.5, 0.9])
@@ -32,9 +30,9 @@ def test_pareto_k_of_degenerate_weights():
 
 
 def test_advice_follows_the_thresholds():
-    words = [tail_advice(k, 10_000, 0.3) for k in (0.49, 0.51, 0.69, 0.71, np.nan, None)]
+    words = [tail_advice(k, 10_000, 0.3) for k in (0.49, 0.51, 0.69, 0.71, np.nan)]
     for text, expected in zip(
-        words, ["not close", "usable", "usable", "cannot be trusted", "not be fitted", "not computed"], strict=True
+        words, ["not close", "usable", "usable", "cannot be trusted", "not be fitted"], strict=True
     ):
         assert expected in text
     assert "cannot be trusted" in tail_advice(0.6, 100, 0.3)  # 1 - 1/log10(100) = 1/2
@@ -45,9 +43,28 @@ def test_a_heavy_tail_of_little_weight_is_no_alarm():
     assert all("do not reweight" in tail_advice(k, 10_000, 0.02) for k in (0.6, 0.9))
 
 
-def test_without_arviz_stats(monkeypatch):
-    monkeypatch.setitem(sys.modules, "arviz_stats", None)
-    monkeypatch.setitem(sys.modules, "arviz_stats.base", None)
-    monkeypatch.setitem(sys.modules, "arviz_stats.base.array", None)
-    with pytest.raises(ImportError, match=r"provi\[arviz\]"):
-        pareto_k(np.arange(30.0))
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("number", [25, 200, 230, 4000])
+def test_the_fit_is_arviz_stats(number, seed):
+    """Digit for digit, of light and heavy tails and of weights that are zero: k-hat, and the smoothed weights."""
+    array_stats = pytest.importorskip("arviz_stats.base.array").array_stats
+    rng = np.random.default_rng(seed)
+    values = (0.2 + seed) * rng.standard_normal(number)
+    values[rng.random(number) < 0.05] = -np.inf
+    with np.errstate(all="ignore"):
+        weights, tail = array_stats.psislw(values.max() - values)  # it takes the negatives of log weights
+        theirs = array_stats.pareto_khat(np.exp(values - values.max()), chain_axis=None, r_eff=1.0, tail="right")
+    ours, shape = smoothed_log_weights(values)
+    np.testing.assert_allclose(ours, weights, rtol=1e-10, atol=1e-10)
+    assert shape == pytest.approx(float(tail), abs=1e-10)
+    assert pareto_k(values) == pytest.approx(float(theirs), abs=1e-10)
+
+
+def test_smoothing_leaves_what_it_cannot_fit():
+    equal, tail = smoothed_log_weights(np.full(40, 3.0))
+    np.testing.assert_allclose(equal, -np.log(40))
+    assert tail == -np.inf
+    ties = np.repeat([0.0, 1.0], [50, 50])
+    plain, tail = smoothed_log_weights(ties)
+    np.testing.assert_allclose(np.exp(plain), np.exp(ties) / np.exp(ties).sum())
+    assert np.isnan(tail)

@@ -1,5 +1,6 @@
 """The site is built strictly: no broken link or anchor, no page outside the menus, no formula unread, no network."""
 
+import html
 import os
 import re
 import subprocess
@@ -38,6 +39,8 @@ def test_the_site_is_built_strictly(tmp_path):
     check_nothing_is_loaded_from_elsewhere(tmp_path)
     check_formulas_are_mathml(tmp_path)
     assert list((tmp_path / "repository").rglob("*.json")), "files that pages link to come along"
+    check_notebooks_come_along(tmp_path)
+    check_signatures_have_types(tmp_path)
 
 
 def check_nothing_is_loaded_from_elsewhere(site):
@@ -48,6 +51,21 @@ def check_nothing_is_loaded_from_elsewhere(site):
         reader.feed(page.read_text())
         outside = [address for address in reader.addresses if re.match(r"(https?:)?//", address)]
         assert not outside, f"{page.relative_to(site)} loads {outside}"
+
+
+def check_notebooks_come_along(site):
+    written = sorted((site / "notebooks").glob("*.ipynb"))
+    assert len(written) > 10
+    for notebook in written:
+        page = (site / "tutorials" / f"{notebook.stem}.html").read_text()
+        assert f'href="../notebooks/{notebook.name}"' in page
+
+
+def check_signatures_have_types(site):
+    page = (site / "api" / "fit.html").read_text()
+    signature = page[page.index('doc-signature highlight"') :]
+    signature = html.unescape(re.sub("<[^>]*>", "", signature[: signature.index("</div>")]))
+    assert "target: AbstractTarget" in signature and "tol: float = 0.01" in signature and "-> Fit" in signature
 
 
 def check_formulas_are_mathml(site):

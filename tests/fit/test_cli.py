@@ -1,6 +1,5 @@
 """The command line as a user calls it."""
 
-import pytest
 from typer.testing import CliRunner
 
 from provi import __version__
@@ -30,7 +29,6 @@ def test_experiments_are_listed():
 
 
 def test_demo_writes_its_picture(tmp_path):
-    pytest.importorskip("sklearn")
     result = runner.invoke(app, ["demo", "--output", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "demo.png").stat().st_size > 20_000

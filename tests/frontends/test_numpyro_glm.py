@@ -90,7 +90,7 @@ RECOGNISED = {
     "random effects": (random_effects, LABELS, "LogisticRegression"),
     "binomial": (binomial, HITS, "GeneralisedLinearModel"),
     "poisson": (poisson, COUNTS, "PoissonRegression"),
-    "exposure": (poisson_with_exposure, COUNTS, "GeneralisedLinearModel"),
+    "exposure": (poisson_with_exposure, COUNTS, "PoissonRegression"),
     "linear": (linear, REAL, "LinearRegression"),
     "two sites": (two_sites, COUNTS, "PoissonRegression"),
 }

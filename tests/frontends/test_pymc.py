@@ -87,7 +87,7 @@ def test_nothing_is_computed_in_single_precision(target):
 
 def test_names(target):
     names = target.parameter_names
-    assert names[:5] == ("log(scale)", "slope[0]", "slope[1]", "slope[2]", "y_unobserved[0]")
+    assert names[:5] == ("log(scale)", "slope[a]", "slope[b]", "slope[c]", "y_unobserved[0]")
     assert {"free(share)[1]", "free(low)", "logit(probability)", "free(effect)[2]", "free(cut)[0]"} <= set(names)
     assert len(target.constrained_names) == sum(part.size for part in target.constrain(np.zeros(target.dim)).values())
     assert target.axis_labels == {"slope": {"column": ["a", "b", "c"]}}

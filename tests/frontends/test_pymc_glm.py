@@ -56,7 +56,7 @@ def linear():
 RECOGNISED = {
     "logistic": (logistic, "LogisticRegression"),
     "binomial": (binomial, "GeneralisedLinearModel"),
-    "poisson": (poisson, "GeneralisedLinearModel"),
+    "poisson": (poisson, "PoissonRegression"),
     "linear": (linear, "LinearRegression"),
 }
 

@@ -8,7 +8,9 @@ import pytest
 from scipy import stats
 
 import provi
-from provi.frontends.recognise.row_likelihoods import BinomialRows, PoissonRows, row_numbers
+from provi.frontends.recognise.row_likelihoods import BinomialRows
+from provi.targets.likelihoods import Poisson
+from provi.targets.likelihoods.rows import RowLikelihood, row_numbers
 
 RNG = np.random.default_rng(0)
 OFFSET = RNG.normal(size=6)
@@ -24,7 +26,7 @@ def binomial():
 
 
 def poisson():
-    return PoissonRows(jnp.asarray(COUNTS), jnp.asarray(OFFSET))
+    return RowLikelihood(Poisson(), jnp.asarray(COUNTS), jnp.asarray(OFFSET))
 
 
 def exact_potential(likelihood, eta, rows):

@@ -149,6 +149,7 @@ def test_names_and_shapes(rich, draws):
         **{"loadings": (1, 2, 3), "effects": (2, 3), "scaled": (2,), "total": ()},
     }
     assert len(rich.constrained_names) == sum(math.prod(shape) for shape in shapes.values())
+    assert set(shapes) - set(rich.parameter_variables) == {"scaled", "total"}, "the rest is computed of the parameters"
     # A coordinate that is called as an element is that element.
     one = rich.constrain(draws[0])
     for coordinate, name in zip(draws[0], rich.parameter_names, strict=True):

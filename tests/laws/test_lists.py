@@ -17,6 +17,7 @@ from provi.families.base import AbstractFamily
 from provi.families.exponential import AbstractExponentialFamily
 from provi.families.nested import NestedGaussian
 from provi.targets.likelihoods import AbstractLikelihood
+from provi.targets.likelihoods.rows import RowLikelihood
 
 
 def of(rows, *arguments):
@@ -28,8 +29,9 @@ def made_families():
     return [make(np.float64, 1.0) for make in members.FAMILIES.values()]
 
 
-ELSEWHERE = {targets.LatentGaussian, NestedGaussian}
-"""The laws speak of two floating types and of densities; see tests/targets/latent and tests/structures instead."""
+ELSEWHERE = {targets.LatentGaussian, NestedGaussian, RowLikelihood}
+"""The laws speak of two floating types and of densities, and of responses that are data: see tests/targets/latent,
+tests/structures and tests/certificates/test_rows.py instead."""
 
 KINDS = {
     "ALGORITHMS": ("provi.algorithms", AbstractAlgorithm, lambda: of(members.ALGORITHMS, 1.0)),

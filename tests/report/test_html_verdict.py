@@ -78,7 +78,7 @@ def test_an_error_that_weights_can_mend_is_warned_of_and_a_small_one_is_not():
 
 
 def test_an_unknown_tail_is_no_bad_one():
-    for tail in (None, math.nan, -math.inf):
+    for tail in (math.nan, -math.inf):
         assert verdict(made_fit(), diagnosis(tail)).level == "certified"
 
 

@@ -25,6 +25,7 @@ class Model:
 
     dim = 3
     constrained_names = ("constant", "scale", "w[0]", "w[1]")
+    parameter_variables = None
 
     def constrain(self, z):
         z = np.asarray(z)

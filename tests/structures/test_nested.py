@@ -106,10 +106,11 @@ def test_draws_agree_with_the_marginals(logistic):
 def test_saved_and_loaded_a_fit_is_the_same(logistic, tmp_path):
     target, fit, _ = logistic
     fit.save(tmp_path / "fit")
-    again = provi.load(tmp_path / "fit", target)
-    assert again.posterior.summary().to_dict() == fit.posterior.summary().to_dict()
-    assert again.evidence == fit.evidence
-    with pytest.raises(ValueError, match="needs its model"):
+    for again in (provi.load(tmp_path / "fit", target), provi.load(tmp_path / "fit")):
+        assert again.posterior.summary().to_dict() == fit.posterior.summary().to_dict()
+        assert again.evidence == fit.evidence
+    fit.save(tmp_path / "fit", target=False)
+    with pytest.raises(ValueError, match="nested fit without its model"):
         provi.load(tmp_path / "fit")
 
 

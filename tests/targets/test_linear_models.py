@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import special, stats
 
@@ -91,20 +92,10 @@ def test_stable_far_from_the_origin():
     np.testing.assert_allclose(gradient, [-1.0])
 
 
-class Frame:
-    """A stand-in for a pandas data frame: columns and conversion to an array, nothing else."""
-
-    def __init__(self, values, columns):
-        self.values, self.columns = values, columns
-
-    def __array__(self, dtype=None, copy=None):
-        return np.asarray(self.values, dtype)
-
-
 def test_names_and_intercept():
     assert LogisticRegression(X, BINARY).parameter_names == tuple(f"coefficient[{i}]" for i in range(3))
     assert LogisticRegression(X, BINARY, names=["a", "b", "c"]).parameter_names == ("a", "b", "c")
-    frame = Frame(X.astype(np.float32), ["age", "dose", 3])
+    frame = pd.DataFrame(X.astype(np.float32), columns=["age", "dose", 3])
     target = PoissonRegression(frame, COUNTS, intercept=True)
     assert target.parameter_names == ("intercept", "age", "dose", "3")
     assert target.dim == 4 and target.dtype == jnp.float32

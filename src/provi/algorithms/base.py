@@ -2,7 +2,7 @@ r"""The contract of an algorithm: all that the compiled loop, the driver and the
 
 | who | reads of the algorithm | reads of its state |
 | --- | --- | --- |
-| the loop | `init`, `step`, `cost_at`, `guards_itself`, `compile_quickly`, `donated_fields`, `arranged` | `step` |
+| the loop | `init`, `step`, `cost_at`, `guards_itself`, `arranged`; what its `ClassVar`s say of compilation | `step` |
 | its driver | `resolve`, `output`, `recorded_elbo`, `quantities`, `cost_at`, `donated_fields` | `point`, `step` |
 | stopping rules | `progress`, `cost_at` | `point`, `step` |
 
@@ -78,6 +78,9 @@ class AbstractAlgorithm(eqx.Module):
 
     guards_itself: ClassVar[bool] = False
     """Whether `step` itself keeps the old state when something is not finite: the loop then need not select."""
+
+    few_steps: ClassVar[bool] = False
+    """Whether a run is some tens of steps, each a pass over the data: a small one is then interpreted, not compiled."""
 
     donated_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of the state whose large arrays the loop takes over instead of working on a copy: a table, say."""

@@ -20,6 +20,7 @@ from provi.certificates.distance.bound import (
     PosteriorBound,
     share_down,
 )
+from provi.core.notebook import as_html
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,15 +306,24 @@ class Certificate:
         return (*rows, *self._coordinate_rows(bound))
 
     def _coordinate_rows(self, bound: PosteriorBound) -> list[tuple[str, str]]:
-        """Of the means and standard deviations that are known to within half a standard deviation."""
-        pairs = zip(self.names, bound.relative_error, strict=False)
+        """Of the means and standard deviations that are known to within half a standard deviation; the others counted.
+
+        The rows after the first stand for those of which nothing was said before: the largest bound of those that have
+        one below a half, and how many have none.
+        """
+        pairs = list(zip(self.names, bound.relative_error, strict=False))
         listed = [(name, error) for name, error in pairs if error < _LARGEST_ERROR]
         rows = [
             (f"mean and sd of {name} are off by", f"at most {at_most(error, 2)} sd")
             for name, error in listed[:_LARGEST_LISTED]
         ]
         rest = [error for _, error in listed[_LARGEST_LISTED:]]
-        return [*rows, (f"... of {len(rest)} more", f"at most {at_most(max(rest), 2)} sd")] if rest else rows
+        if rest:
+            rows.append((f"... of {len(rest)} more", f"at most {at_most(max(rest), 2)} sd"))
+        unknown = len(pairs) - len(listed)
+        if listed and unknown:
+            rows.append((f"... of the other {unknown}", f"not known to within {_LARGEST_ERROR:g} sd"))
+        return rows
 
     def _posterior_table(self, bound: PosteriorBound) -> Table:
         table = _table(f"Distance to the posterior, confidence {bound.confidence:g}", "quantity", "bound")
@@ -329,12 +339,19 @@ class Certificate:
         for table in self.tables():
             console.print()
             console.print(table)
-        if self.theorem is not None and self.a_priori_bound is not None:
-            console.print(
-                f"{self.theorem}: expected {self.a_priori_metric} <= {at_most(self.a_priori_bound, 4)}, a priori"
-            )
-        for note in self.notes:
-            console.print(f"- {note}", style="dim", markup=False, highlight=False)
+        for line in self._after():
+            console.print(line, style="dim" if line.startswith("- ") else "", markup=False, highlight=False)
+
+    def _after(self) -> list[str]:
+        """What stands below the tables."""
+        found = [f"- {note}" for note in self.notes]
+        if self.theorem is None or self.a_priori_bound is None:
+            return found
+        promise = f"{self.theorem}: expected {self.a_priori_metric} <= {at_most(self.a_priori_bound, 4)}, a priori"
+        return [promise, *found]
+
+    def _repr_html_(self) -> str:
+        return as_html(*self.lines, *self.tables(), *self._after())
 
     def __str__(self) -> str:
         console = Console(width=118, file=io.StringIO())
@@ -369,7 +386,7 @@ def evidence_bracket(certificate: Certificate, elbo: float, error: float) -> Evi
     margin = -float(special.ndtri(1 - confidence)) * error
     lower = elbo - margin
     if posterior is None:
-        return EvidenceBracket(lower, math.inf, confidence, "none")
+        return EvidenceBracket(lower, math.inf, confidence, "none", certificate.proviso)
     upper = elbo + margin + posterior.kl
     if not deterministic:
         return EvidenceBracket(lower, upper, max(2 * confidence - 1, 0.0), "statistical")

@@ -7,7 +7,6 @@ $f(q) - f(q_1) = E[\phi(m + Cu) - \phi(m_1 + C_1u)] - \log\det C + \log\det C_1$
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from provi.algorithms.natural.natural_gradient import line_arguments
 from provi.certificates.bounds import mean_upper_bound
 from provi.certificates.linear.bounds import moments_and_errors, row_rounding
+from provi.core.interpreter import instant_jit
 from provi.families.location_scale import LocationScale, Point, square_root
 from provi.targets.base import AbstractTarget
 from provi.targets.linear_model import AbstractLinearModel, Rows, keep, sum_over_rows
@@ -52,7 +52,7 @@ def _log_det(root: np.ndarray) -> tuple[float, float]:
     return float(np.linalg.slogdet(root)[1]), rounding if rounding < 0.1 else np.inf
 
 
-@eqx.filter_jit
+@instant_jit
 def mean_likelihood(target: AbstractLinearModel, loc: Any, root: Any, rule: Any) -> tuple[Any, Any]:
     """The mean of the likelihood part, and a bound on its error."""
     eps = jnp.finfo(root.dtype).eps
@@ -64,6 +64,7 @@ def mean_likelihood(target: AbstractLinearModel, loc: Any, root: Any, rule: Any)
         moments, errors = keep(real, moments_and_errors(target, centre, variance, block.response, rule))
         # The rounding of centre and spread moves the value by its slope, and by its weight times the spread.
         row_error, centre_error = row_rounding(block.design, loc, root)
+        centre_error = centre_error + target.likelihood.shift_error(centre, block.response)
         moved = (
             jnp.abs(moments.slope) * centre_error + jnp.abs(moments.weight) * (jnp.sqrt(own) + row_error) * row_error
         )
@@ -90,7 +91,7 @@ def difference_upper_bound(
     return mean_upper_bound(values, delta) + constant, 4 * NUM_BATCHES * _PAIRS
 
 
-@eqx.filter_jit
+@instant_jit
 def _batch_differences(keys: Any, target: AbstractTarget, family: LocationScale, point: Point, better: Point) -> Any:
     def batch(key):
         half = family.sample_base(key, point, _PAIRS)

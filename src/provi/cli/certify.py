@@ -3,16 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
-from rich.console import Console
 
-from provi.certify import certify as run_certify
-from provi.cli.answer import Answer, deliver, judge, print_plain
 from provi.cli.errors import kept_for_the_answer
 from provi.cli.model_file import is_model_file, load_target
 from provi.cli.options import BudgetText, Confidence, Debug, Json, Quiet, Seed, read_budget
-from provi.result import load
 
 
 def certify(
@@ -53,6 +48,10 @@ def certify(
     Exit code 0: a proven or statistical bound, within --tol if that is given. 1: no such
     bound; the last line says why. 2: bad input; one line says what.
     """
+    # Here, as help and completion need not wait for JAX.
+    from provi.certify import certify as run_certify
+    from provi.cli.answer import Answer, deliver, judge, print_plain
+
     with kept_for_the_answer(as_json or quiet):
         limits = read_budget(budget)
         if tol is not None and not tol > 0:
@@ -63,7 +62,7 @@ def certify(
         target = load_target(source)
         certificate = run_certify(target, q, confidence, seed=seed, budget=limits, compare=compare)
 
-    def show(console: Console) -> None:
+    def show(console: Any) -> None:
         print_plain(console, f"{source}: {type(target).__name__}, {target.dim} parameters; q from {approximation}.", "")
         certificate.print(console)
 
@@ -81,6 +80,10 @@ def certify(
 
 def read_approximation(path: Path) -> Any:
     """What `provi.certify` takes: the pair (mean, covariance or variances) of an .npz file, or a saved fit."""
+    import numpy as np
+
+    from provi.result import load
+
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path}.")
     if path.suffix != ".npz":

@@ -11,8 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from provi.cli.certify import certify
+from provi.cli.compare import compare
 from provi.cli.fit import fit
 from provi.cli.options import Json, Output, Seed
+from provi.cli.predict import predict
 from provi.cli.program import Program
 
 app = typer.Typer(
@@ -24,6 +26,8 @@ app = typer.Typer(
 )
 app.command()(fit)
 app.command()(certify)
+app.command()(predict)
+app.command()(compare)
 
 data_app = typer.Typer(help="Real data sets, by name.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -79,6 +83,7 @@ def callback(
     Examples:
       provi demo
       provi fit data.csv --target outcome --model logistic --report report.html
+      provi predict fit.safetensors new.csv --output predictions.csv
       provi fit model.py:target --tol 0.01
       provi certify model.py:target q.npz
 
@@ -86,9 +91,6 @@ def callback(
     Exit code 0: done, and certified where that is the question. 1: done, but not
     certified. 2: bad input; one line on standard error says what. 130: interrupted.
     """
-    from provi.core.compilation import enable_compilation_cache
-
-    enable_compilation_cache()
 
 
 @app.command()

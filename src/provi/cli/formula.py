@@ -7,9 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from provi.certificates.bounds import at_most
-from provi.certificates.distance.bound import rounded_down_text, rounded_up_text
-from provi.cli.answer import Answer, Verdict, judge, print_plain
+from provi.cli.answer import Answer, check_document, check_fit, check_lines, judge_fit, print_plain
 from provi.data.tables import read_table
 
 _LISTED = 40
@@ -20,7 +18,7 @@ def formula_answer(source: str, formula: str, family: str, decimal_comma: bool, 
 
     **Arguments:**
 
-    - `options`: those of `provi.cli.fit.FitOptions`.
+    - `options`: those of `provi.cli.fitting.FitOptions`.
     """
     from provi.models import MixedModel
 
@@ -30,46 +28,39 @@ def formula_answer(source: str, formula: str, family: str, decimal_comma: bool, 
         formula, columns, family=family, tol=options.tol, confidence=options.confidence, budget=options.budget,
         random_state=options.seed, progress=progress,
     )  # fmt: skip
-    with warnings.catch_warnings():
-        # What they say stands in the description and in the verdict.
-        warnings.simplefilter("ignore", UserWarning)
+    with warnings.catch_warnings(record=True) as caught:
+        # What they say stands in the description and in the verdict; with --quiet they are all that does.
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UserWarning)
         model.fit()
     model.fit_ = dataclasses.replace(model.fit_, call=options.call)
+    checked = check_fit(model.fit_, options.check)
     written = _write(model, options)
-    verdict = _verdict(model.fit_, options.tol)
+    verdict = judge_fit(model.fit_, options.tol, checked)
+    said = (" ".join(str(warning.message).split()) for warning in caught)
+    verdict = dataclasses.replace(verdict, warnings=tuple(dict.fromkeys((*said, *verdict.warnings))))
     if options.verdict_only:
         return Answer(verdict, {}, lambda console: None)
     summary, assembly = model.summary(), model.assembly_
+    if assembly.observed.link in ("logit", "log", "log time"):
+        summary = model.summary(ratios=True)
 
     def show(console: Console) -> None:
         print_plain(console, f"{source}:", *assembly.lines(), "", summary.table(_LISTED), *summary.notes, "")
         print_plain(console, f"{model.fit_.seconds:.1f} s with compilation.", "")
         model.fit_.certificate.print(console)
-        print_plain(console, *(f"Wrote {path}." for path in written.values()))
+        print_plain(console, *check_lines(checked), *(f"Wrote {path}." for path in written.values()))
 
-    return Answer(verdict, _document(model, summary, options, written), show)
-
-
-def _verdict(found: Any, tol: float) -> Verdict:
-    """What is proven given the rule over the hyperparameters; as its error is an estimate, that is a condition."""
-    certificate, evidence = found.certificate, found.evidence
-    if certificate.gap is not None or certificate.kl is None:
-        return judge(certificate, tol, found.message)
-    proven = {"proven": "is proven to be", "statistical": "is, statistically,"}.get(evidence.status, "is")
-    ended = found.message[:1].upper() + found.message[1:]
-    return Verdict(
-        "conditional",
-        f"Given the rule over the hyperparameters KL(q || posterior) {proven} at most {at_most(certificate.kl)} nats, "
-        f"and the log evidence to lie in [{rounded_down_text(evidence.lower)}, {rounded_up_text(evidence.upper)}]; the "
-        f"error of the rule is estimated, not proven. {ended}.",
-    )
+    document = _document(model, summary, options, written)
+    document["check"] = check_document(checked)
+    return Answer(verdict, document, show)
 
 
 def _write(model: Any, options: Any) -> dict[str, Path]:
     if options.save is not None:
-        model.fit_.save(options.save)
+        model.save(options.save)
     if options.report is not None:
-        model.report(options.report)
+        model.report(options.report, check=options.check)
     files = {"save": options.save, "report": options.report}
     return {name: path for name, path in files.items() if path is not None}
 

@@ -7,9 +7,10 @@ import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from provi.targets.base import AbstractTarget
+if TYPE_CHECKING:
+    from provi.targets.base import AbstractTarget
 
 _WRAPPERS = {
     "numpyro": "provi.from_numpyro(model, *arguments)",
@@ -28,8 +29,10 @@ def path_of(source: str) -> str:
     return source if source.endswith(".py") else source.rpartition(":")[0]
 
 
-def load_target(source: str) -> AbstractTarget:
+def load_target(source: str) -> "AbstractTarget":
     """The target that `source`, MODEL.py:NAME, names. The file is imported: `if __name__ == "__main__"` is not run."""
+    from provi.targets.base import AbstractTarget  # with JAX, for which help and completion need not wait
+
     name = source.rpartition(":")[2]
     if source.endswith(".py") or not name:
         raise ValueError(f"{source} does not say which target: write {source.rstrip(':')}:NAME, the name in the file.")
@@ -71,6 +74,8 @@ def _run(file: Path) -> Any:
 
 
 def _lookup(module: Any, name: str, source: str) -> Any:
+    from provi.targets.base import AbstractTarget
+
     if not hasattr(module, name):
         targets = [key for key, value in vars(module).items() if isinstance(value, AbstractTarget)]
         functions = [

@@ -1,5 +1,6 @@
 """Options that commands share, and their meaning."""
 
+import enum
 import inspect
 import shlex
 from collections.abc import Callable, Mapping
@@ -8,8 +9,22 @@ from typing import Annotated, Any
 
 import typer
 
-from provi.cli.table_data import Model
-from provi.runtime.run import Budget
+
+class Model(enum.StrEnum):
+    """The models of `provi fit TABLE`."""
+
+    LOGISTIC = "logistic"
+    POISSON = "poisson"
+    LINEAR = "linear"
+    NEGATIVE_BINOMIAL = "negative-binomial"
+    MULTINOMIAL = "multinomial"
+    ORDINAL = "ordinal"
+    WEIBULL = "weibull"
+    EXPONENTIAL = "exponential"
+    LOG_NORMAL = "log-normal"
+    GP = "gp"
+    MISSING_LOGISTIC = "missing-logistic"
+
 
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the files that are written.")]
 
@@ -29,7 +44,7 @@ BudgetText = Annotated[
     typer.Option("--budget", metavar="BUDGET", help="At most so many gradient evaluations (100000), or seconds (60s)."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output, nothing else there.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict only.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the verdict only; warnings go to standard error.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 # Of `provi fit`.
@@ -38,7 +53,12 @@ Source = Annotated[
 ]
 Tolerance = Annotated[float, typer.Option(metavar="NATS", help="Stop when the gap is certified to be at most this.")]
 ReportFile = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report there.")]
-SaveFile = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Write the fit there, for provi.load.")]
+Check = Annotated[
+    bool, typer.Option("--check/--no-check", help="Whether to compare the data with data simulated from the fit.")
+]
+SaveFile = Annotated[
+    Path | None, typer.Option("--save", metavar="FILE", help="Write the fit there, for provi predict and provi.load.")
+]
 
 # Of `provi fit` with a table.
 ResponseColumn = Annotated[
@@ -75,7 +95,27 @@ CompleteRows = Annotated[
 Standardise = Annotated[bool, typer.Option(help="Table: bring columns of numbers to mean 0 and standard deviation 1.")]
 PriorScale = Annotated[
     float | None,
-    typer.Option("--prior-scale", metavar="SD", help="Table: prior standard deviation of coefficients. Default: 1."),
+    typer.Option(
+        "--prior-scale", metavar="SD", help="Table: prior standard deviation of all coefficients, as they are encoded."
+    ),
+]
+PriorTexts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--prior", metavar="NAME=PRIOR", help="Table: 'age=normal(0,0.1)', in the column's units; repeatable."
+    ),
+]
+OffsetColumn = Annotated[
+    str | None, typer.Option("--offset", metavar="COLUMN", help="Table: added to the linear predictor of each row.")
+]
+ExposureColumn = Annotated[
+    str | None, typer.Option("--exposure", metavar="COLUMN", help="Table: counts are in proportion to it.")
+]
+WeightsColumn = Annotated[
+    str | None, typer.Option("--weights", metavar="COLUMN", help="Table: how often each row counts.")
+]
+CensoredColumn = Annotated[
+    str | None, typer.Option("--censored", metavar="COLUMN", help="Table of times: 1 where one was cut short, else 0.")
 ]
 
 
@@ -101,10 +141,12 @@ def command_line(command: Callable[..., None], given: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def read_budget(text: str | None) -> Budget | None:
-    """A number of gradient evaluations, or of seconds with an `s` behind it."""
+def read_budget(text: str | None) -> Any:
+    """A `Budget`: a number of gradient evaluations, or of seconds with an `s` behind it."""
     if text is None:
         return None
+    from provi.runtime.run import Budget  # with JAX, for which help and completion need not wait
+
     try:
         return Budget(seconds=float(text[:-1])) if text.endswith("s") else Budget(gradients=int(text))
     except ValueError:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import enum
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,27 +9,31 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from provi.cli.options import Model
 from provi.data.encoding import (
     Features,
     Response,
+    TableEncoding,
     binary_response,
     check_category,
+    class_response,
     count_response,
     encode_features,
+    real_response,
     standardised_response,
+    time_response,
 )
-from provi.data.tables import Columns, as_number, is_missing, is_numeric, read_table
+from provi.data.kinds import check_quantity, is_date, percent_numbers
+from provi.data.tables import Column, Columns, as_number, is_missing, is_numeric, read_table
 
 _LISTED, _LARGEST_TABLE = 12, 40
 
 
-class Model(enum.StrEnum):
-    """The models of `provi fit TABLE`."""
-
-    LOGISTIC = "logistic"
-    POISSON = "poisson"
-    GP = "gp"
-    MISSING_LOGISTIC = "missing-logistic"
+COUNTS = (Model.POISSON, Model.NEGATIVE_BINOMIAL)
+TIMES = (Model.WEIBULL, Model.EXPONENTIAL, Model.LOG_NORMAL)
+REGRESSIONS = (Model.LOGISTIC, *COUNTS, Model.LINEAR, Model.MULTINOMIAL, Model.ORDINAL, *TIMES)
+ROW_COLUMNS = ("offset", "exposure", "weights", "censored")
+"""Options that name a column with a number for each row that is no feature."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +50,11 @@ class TableOptions:
     complete_rows: bool = False
     standardise: bool = True
     prior_scale: float | None = None
+    prior: Sequence[str] = ()
+    offset: str | None = None
+    exposure: str | None = None
+    weights: str | None = None
+    censored: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +62,7 @@ class TableData:
     """Features and response of the rows that are used, and what was done to get there.
 
     - `missing`: missing entries by column, before rows were left out. - `left_out`: rows, by the reason.
+    - `unused`: columns that were not taken. - `decimal_comma`: as in `TableOptions`.
     """
 
     source: str
@@ -62,6 +71,24 @@ class TableData:
     response: Response
     missing: dict[str, int]
     left_out: dict[str, int]
+    unused: tuple[str, ...] = ()
+    decimal_comma: bool = False
+    rows: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    """Numbers of the rows by option: those of `ROW_COLUMNS` that were given."""
+    row_columns: dict[str, str] = dataclasses.field(default_factory=dict)
+    """The columns that hold them."""
+    classes: tuple[str, ...] = ()
+    """What the codes 0, 1, ... of the response stand for, where there are several."""
+
+    @property
+    def encoding(self) -> TableEncoding:
+        """What predictions for new tables need."""
+        response, given = self.response, self.row_columns
+        return TableEncoding(
+            self.features.columns, self.response_name, response.labels or self.classes or None, response.centre,
+            response.scale, (*self.unused, *self.features.constant), self.decimal_comma, given.get("offset"),
+            given.get("exposure"),
+        )  # fmt: skip
 
     def description(self) -> list[str | Table]:
         """What people are told about the data: rows, response, encoding, missing entries."""
@@ -87,7 +114,7 @@ class TableData:
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data."""
         encoding = [
-            {"column": column.name, "centre": column.centre, "scale": column.scale}
+            {"column": column.name, "centre": column.centre, "scale": column.scale, "percent": column.percent}
             if column.levels is None
             else {"column": column.name, "reference": column.levels[0], "levels": column.levels}
             for column in self.features.columns
@@ -109,18 +136,58 @@ def read_data(source: str, options: TableOptions) -> TableData:
         absent = "--target COLUMN" if options.target is None else "--model"
         models = ", ".join(model.value for model in Model)
         raise ValueError(f"{absent} is needed for a table; models: {models}; columns: {_listed(list(table))}.")
-    if options.positive is not None and options.model is Model.POISSON:
-        raise ValueError("--positive is for labels; --model poisson takes counts.")
+    if options.positive is not None and options.model in REGRESSIONS[1:]:
+        raise ValueError(f"--positive is for two labels; --model {options.model.value} has none.")
     (response_name,) = _find("--target", [options.target], table, split=False)
     categorical = _find("--categorical", options.categorical, table)
-    names = _chosen(table, response_name, options)
+    special = _row_columns(table, options)
+    names = [name for name in _chosen(table, response_name, options) if name not in special.values()]
+    if not names:
+        raise ValueError(f"No columns are left beside the response {response_name!r}.")
+    asked = _find("--columns", options.columns, table)
     for name in names:
-        if not is_numeric(table[name]) and name not in categorical:
-            check_category(name, table[name])
-    table, missing, left_out = _rows(table, response_name, names, options)
+        if name not in categorical:
+            _check_column(name, table[name], name in asked, len(names) == 1)
+    unused = tuple(name for name in table if name not in (*names, *special.values(), response_name))
+    numbers = percent_numbers(table[response_name])
+    if numbers is not None:
+        table[response_name] = numbers
+    table, missing, left_out = _rows(table, response_name, [*names, *special.values()], options)
     features = encode_features(table, names, categorical=categorical, standardise=options.standardise)
-    response = _response(table, response_name, options)
-    return TableData(source, response_name, features, response, missing, left_out)
+    rows = {option: real_response(name, table[name]).values for option, name in special.items()}
+    classes: tuple[str, ...] = ()
+    if options.model in (Model.MULTINOMIAL, Model.ORDINAL):
+        response, classes = class_response(response_name, table[response_name], options.model is Model.ORDINAL)
+    elif options.model in TIMES:
+        response = time_response(response_name, table[response_name], rows.get("censored"))
+    else:
+        response = _response(table, response_name, options)
+    if numbers is not None:
+        response = dataclasses.replace(response, words=f"{response.words}; in percent, 12% is 12")
+    return TableData(
+        source, response_name, features, response, missing, left_out, unused, options.decimal_comma, rows, special,
+        classes,
+    )  # fmt: skip
+
+
+def _check_column(name: str, column: Column, asked: bool, alone: bool) -> None:
+    """That a column is a quantity or a category; numbers that were asked for by name may be anything."""
+    if not asked or (not is_numeric(column) and is_date(column)):
+        check_quantity(name, column, alone)
+    if not is_numeric(column) and percent_numbers(column) is None:
+        check_category(name, column)
+
+
+def _row_columns(table: Columns, options: TableOptions) -> dict[str, str]:
+    """Columns with a number for each row, by the option that names them; each must be of use to the model."""
+    given = {name: getattr(options, name) for name in ROW_COLUMNS if getattr(options, name) is not None}
+    for option in given:
+        model = options.model
+        allowed = {"exposure": COUNTS, "censored": TIMES, "offset": tuple(m for m in REGRESSIONS if m != "multinomial")}
+        if model not in allowed.get(option, REGRESSIONS):
+            models = ", ".join(m.value for m in allowed.get(option, REGRESSIONS))
+            raise ValueError(f"--{option} is for --model {models}, not {model.value if model else 'none'}.")
+    return {option: _find(f"--{option}", [name], table, split=False)[0] for option, name in given.items()}
 
 
 def _chosen(table: Columns, response_name: str, options: TableOptions) -> list[str]:
@@ -186,8 +253,10 @@ def _rows(
 
 def _response(table: Columns, name: str, options: TableOptions) -> Response:
     column = table[name]
-    if options.model is Model.POISSON:
+    if options.model in COUNTS:
         return count_response(name, column)
+    if options.model is Model.LINEAR:
+        return real_response(name, column)
     # Two values, or texts, are classes to a Gaussian process; other numbers are measurements.
     classes = options.positive is not None or not is_numeric(column) or len(np.unique(column)) == 2
     if options.model is Model.GP and not classes:

@@ -6,55 +6,230 @@
 import dataclasses
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from provi.cli.answer import Answer, Verdict, print_plain
-from provi.cli.table_data import Model, TableData
+from provi.cli.answer import Answer, Verdict, print_plain, table_description
+from provi.cli.options import Model
+from provi.cli.table_data import COUNTS, TIMES, TableData, TableOptions
 from provi.kernels import SquaredExponential
+from provi.models.glm.coefficients import (
+    NestedPredictor,
+    NestedProblem,
+    RegressionSummary,
+    default_numbers,
+    mixture_summary,
+    nested_problem,
+    ratio_word,
+)
 from provi.models.gp.hyperparameters import learn_hyperparameters
+from provi.models.weak_priors import read_prior, response_location, weak_priors
+from provi.result.summary import content_note
+from provi.targets import latent
 from provi.targets.base import AbstractTarget
 from provi.targets.gaussian_process import GaussianProcess
-from provi.targets.likelihoods import BernoulliLogit, GaussianNoise
-from provi.targets.regressions import LogisticRegression, PoissonRegression
+from provi.targets.likelihoods import (
+    AbstractLikelihood,
+    BernoulliLogit,
+    GaussianNoise,
+    LogNormalSurvival,
+    NegativeBinomial,
+    OrdinalLogit,
+    Poisson,
+    Weibull,
+)
+from provi.targets.likelihoods.rows import log_exposure, read_weights
+from provi.targets.multinomial import MultinomialLogistic
+from provi.targets.regressions import GeneralisedLinearModel, LogisticRegression, PoissonRegression
 
-INTERCEPT_SCALES = {Model.LOGISTIC: 2.5, Model.POISSON: 10.0}
-"""Prior standard deviation of the intercept. Log odds of 1:100 are -4.6; the logarithm of counts of 10^6 is 13.8."""
+TITLES = {
+    Model.LOGISTIC: "Logistic regression",
+    Model.POISSON: "Poisson regression with the log link",
+    Model.LINEAR: "Linear regression with unknown noise",
+    Model.NEGATIVE_BINOMIAL: "Negative-binomial regression with the log link and unknown dispersion",
+    Model.MULTINOMIAL: "Multinomial logistic regression",
+    Model.ORDINAL: "Ordinal logistic regression (proportional odds) with unknown cut points",
+    Model.WEIBULL: "Weibull regression of times (proportional hazards) with unknown shape",
+    Model.EXPONENTIAL: "Exponential regression of times (proportional hazards)",
+    Model.LOG_NORMAL: "Log-normal regression of times with unknown scale",
+}
+_KINDS = {Model.LINEAR: "gaussian", Model.LOG_NORMAL: "log time"}
+_NUMBERS = {"sigma": "scale", "dispersion": "dispersion", "shape": "shape"}
+"""Names that people see of a likelihood's numbers, and its fields."""
 
-_LARGEST_PROCESS = 5000
+_LARGEST_PROCESS, _LARGEST_DENSE, _PRIORS_SAID = 5000, 1000, 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A target to fit, where to start, and in words what it is; `hyperparameters` if any were learnt."""
+    """A target to fit, where to start, and in words what it is.
+
+    - `hyperparameters`: if any were learnt. - `priors`: in words, by name, in the table's units.
+    - `original`: of a fit, its table in these units. - `summary`: of a fit, and a probability, in those of the encoded
+      columns, where the target has other coordinates.
+    """
 
     target: AbstractTarget
     words: str
     start: Any = None
     hyperparameters: dict[str, float] = dataclasses.field(default_factory=dict)
+    priors: dict[str, str] = dataclasses.field(default_factory=dict)
+    original: Callable[[Any], RegressionSummary | None] | None = None
+    moved: tuple[np.ndarray, np.ndarray] | None = None
+    summary: Callable[..., RegressionSummary] | None = None
 
 
-def make_problem(data: TableData, model: Model, prior_scale: float | None, seed: int, progress: bool | None) -> Problem:
+def make_problem(data: TableData, options: TableOptions, seed: int, progress: bool | None) -> Problem:
     """The target of a model, with its hyperparameters learnt where it has some."""
-    if model is Model.GP:
-        if prior_scale is not None:
-            raise ValueError("--prior-scale is for logistic and poisson: a Gaussian process learns its amplitude.")
+    model, prior_scale = options.model, options.prior_scale
+    if model not in TITLES:
+        for option in ("prior_scale", "prior"):
+            if getattr(options, option):
+                name = option.replace("_", "-")
+                raise ValueError(f"--{name} is for regressions: a Gaussian process learns its amplitude.")
         return _process(data, seed, progress)
     if prior_scale is not None and not 0 < prior_scale < np.inf:
         raise ValueError(f"--prior-scale must be a positive number, not {prior_scale:g}.")
     if "intercept" in data.features.names:
         raise ValueError("A column is called 'intercept', as the intercept itself is: rename or --drop it.")
-    kind, words = {
-        Model.LOGISTIC: (LogisticRegression, "Logistic regression"),
-        Model.POISSON: (PoissonRegression, "Poisson regression with the log link"),
-    }[model]
-    scale, at_zero = 1.0 if prior_scale is None else prior_scale, INTERCEPT_SCALES[model]
-    scales = np.array([at_zero, *[scale] * len(data.features.names)])
-    target = kind(data.features.values, data.response.values, scales, intercept=True, names=data.features.names)
-    return Problem(target, f"{words}; prior N(0, {scale:g}^2) on coefficients, N(0, {at_zero:g}^2) on the intercept.")
+    return _regression(data, options)
+
+
+def read_priors(texts: Sequence[str]) -> dict[str, str]:
+    """`NAME=PRIOR` of --prior, by name; a name may hold = itself, as `ward=south` does."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, prior = text.rpartition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"--prior must be NAME=PRIOR, such as 'age=normal(0,1)', not {text!r}.")
+        if name.strip() in found:
+            raise ValueError(f"--prior names {name.strip()!r} twice.")
+        found[name.strip()] = prior
+    return found
+
+
+def _regression(data: TableData, options: TableOptions) -> Problem:
+    model, features, y, rows = options.model, data.features, data.response.values, data.rows
+    assert model is not None
+    columns = [column for column in features.columns for _ in column.feature_names]
+    units, centres = np.array([c.scale for c in columns]), np.array([c.centre for c in columns])
+    offset, weights = rows.get("offset"), rows.get("weights")
+    weights = None if weights is None else read_weights(weights, len(y))
+    if "exposure" in rows:
+        offset = log_exposure(Poisson(), rows["exposure"], offset, len(y))
+    kind = "counts" if model in COUNTS else _KINDS.get(model, "hazard" if model in TIMES else "other")
+    location = response_location(kind, y, 0.0 if offset is None else offset, weights)
+    given, ordinal = read_priors(options.prior), model is Model.ORDINAL
+    likelihood = _likelihood(model, location[1], len(data.classes))
+    unknown = {} if model is Model.EXPONENTIAL else default_numbers(likelihood, location[1])
+    if ordinal:
+        gaps = (latent.LogNormal(0.0, 1.0),) * (len(data.classes) - 2)
+        unknown = {"cutpoints": (latent.Normal(0.0, 3.0), *gaps)}
+    for name in [name for name in given if _NUMBERS.get(name) in unknown]:
+        unknown[_NUMBERS[name]] = read_prior(name, given.pop(name))
+    priors = weak_priors(
+        features.values, features.names, location, intercept=not ordinal, weights=weights, given=given, units=units
+    )
+    if options.prior_scale is not None:
+        if given:
+            raise ValueError("--prior-scale sets all coefficients, and --prior single ones: give one of them.")
+        priors = dataclasses.replace(priors, factor=np.full(len(units), options.prior_scale))
+    table = {"names": features.names, "intercept": True, "weights": weights, **priors.arguments()}
+    nested = None
+    if model is Model.MULTINOMIAL:
+        target: AbstractTarget = MultinomialLogistic(features.values, y, classes=data.classes, **table)
+    elif unknown:
+        nested = nested_problem(
+            features.values, y, likelihood, unknown, priors, offset=offset, weights=weights, centred=ordinal
+        )
+        target = nested.target
+    else:
+        target = GeneralisedLinearModel(features.values, y, likelihood, offset=offset, **table)
+        kinds = {Model.LOGISTIC: LogisticRegression, Model.POISSON: PoissonRegression}
+        if model in kinds:
+            target = kinds[model](features.values, y, offset=offset, **table)
+    said = {**priors.words, **({} if nested is None else nested.words)}
+    listed = [f"{name} {text}" for name, text in list(said.items())[:_PRIORS_SAID]]
+    more = f", and {len(said) - _PRIORS_SAID} more (--json)" if len(said) > _PRIORS_SAID else ""
+    words = f"{TITLES[model]}. Priors, in the units of the table: {', '.join(listed)}{more}."
+
+    def original(result: Any) -> RegressionSummary | None:
+        return _original_units(result, target, nested, features.names, units, centres, likelihood)
+
+    def encoded(result: Any, probability: float = 0.94) -> RegressionSummary:
+        assert nested is not None
+        names = features.names if ordinal else ("intercept", *features.names)
+        found = nested.predictor(result.posterior), names, nested.numbers(result.posterior)
+        notes = content_note(result.posterior, probability)
+        return dataclasses.replace(mixture_summary(*found, probability, None), notes=notes)
+
+    if nested is None:
+        return Problem(target, words, priors=said, original=original)
+    moved = nested.centre, nested.mean
+    return Problem(target, words, priors=said, original=original, summary=encoded, moved=moved)
+
+
+def _likelihood(model: Model, unit: float, classes: int) -> AbstractLikelihood:
+    """Its unknown numbers at a first guess."""
+    match model:
+        case Model.LINEAR:
+            return GaussianNoise(unit)
+        case Model.POISSON:
+            return Poisson()
+        case Model.NEGATIVE_BINOMIAL:
+            return NegativeBinomial(1.0)
+        case Model.ORDINAL:
+            return OrdinalLogit(np.linspace(-1.5, 1.5, classes - 1) if classes > 2 else np.zeros(1))
+        case Model.WEIBULL | Model.EXPONENTIAL:
+            return Weibull(1.0)
+        case Model.LOG_NORMAL:
+            return LogNormalSurvival(unit)
+    return BernoulliLogit()
+
+
+def _original_units(
+    result: Any,
+    target: Any,
+    nested: NestedProblem | None,
+    names: tuple[str, ...],
+    units: np.ndarray,
+    centres: np.ndarray,
+    likelihood: AbstractLikelihood,
+) -> RegressionSummary | None:
+    """Coefficients of the columns as they are in the table, with ratios; None where the covariance is too large."""
+    posterior, width = result.posterior, len(names)
+    if target.dim > _LARGEST_DENSE:
+        return None
+    numbers, copies, labels = {}, 1, names
+    if nested is not None:
+        predictor, numbers = nested.predictor(posterior), nested.numbers(posterior)
+    else:
+        mean, covariance = np.asarray(posterior.mean, np.float64), np.asarray(posterior.covariance, np.float64)
+        root = np.linalg.cholesky(covariance)
+        predictor = NestedPredictor(np.ones(1), mean[None], root[None], (likelihood,), True, np.zeros(width))
+        copies = len(mean) // (width + 1)
+    back = np.diag(1 / units)
+    if predictor.intercept:
+        # b + w'(x - c)/s = (b - sum c w/s) + (w/s)'x.
+        back = np.block([[np.ones((1, 1)), -(centres / units)[None, :]], [np.zeros((width, 1)), back]])
+        labels = ("intercept", *names)
+    if copies > 1 or isinstance(target, MultinomialLogistic):
+        labels = tuple(f"{label}: {name}" for label in target.classes[1:] for name in labels)
+        back = np.kron(np.eye(copies), back)
+    found = mixture_summary(predictor.transformed(back), labels, numbers, 0.94, ratio_word(likelihood))
+    if "cutpoint[1]" in numbers:
+        found = dataclasses.replace(found, notes=("Cut points are those at the columns' means.",))
+    return found
+
+
+def original_document(summary: RegressionSummary) -> dict[str, Any]:
+    """The table in the units of the file as plain data."""
+    rows = [{"name": name, **row} for name, row in summary.to_dict().items()]
+    return {"ratio": summary.ratio, "parameters": rows}
 
 
 def _process(data: TableData, seed: int, progress: bool | None) -> Problem:
@@ -81,24 +256,26 @@ def _process(data: TableData, seed: int, progress: bool | None) -> Problem:
     return Problem(found, f"{words}\n{caution}", learnt.start, numbers)
 
 
-def fit_missing(data: TableData, tol: float, seed: int, progress: bool) -> Answer:
-    """Fit `MissingLogisticRegression` with its exact solver."""
-    from provi.models import MissingLogisticRegression
+def fit_missing(
+    data: TableData, tol: float, seed: int, progress: bool, report: Path | None = None, call: str | None = None
+) -> Answer:
+    """Fit the model of `MissingLogisticRegression` with its exact solver, without scikit-learn; write its `report`."""
+    from provi.models.missing.estimation import TableFit
 
-    model: Any = MissingLogisticRegression(tol=tol, random_state=seed, progress=progress)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", UserWarning)
         try:
-            model.fit(data.features.values, data.response.values.astype(int))
+            values, labels = data.features.values, data.response.values.astype(int)
+            model: Any = TableFit(values, labels, data.features.names, tol=tol, seed=seed, progress=progress)
         except ValueError as error:
             raise ValueError(_by_name(str(error), data.features.names)) from error
-    notes = [" ".join(str(warning.message).split()) for warning in caught]
-    model.feature_names_in_ = np.array(data.features.names, object)  # for the table: the fit itself takes arrays
+    notes = tuple(" ".join(str(warning.message).split()) for warning in caught)
     summary = model.summary()
 
     def show(console: Console) -> None:
         print_plain(console, *data.description(), summary.title, "", summary.table(), *(f"Note: {n}" for n in notes))
+        print_plain(console, *(["", f"Wrote {report}."] if report is not None else []))
 
     document: dict[str, Any] = {
         "data": data.to_dict(),
@@ -107,8 +284,18 @@ def fit_missing(data: TableData, tol: float, seed: int, progress: bool) -> Answe
         "converged": model.converged_,
         "coefficients": [{"name": name, **row} for name, row in summary.to_dict().items()],
         "notes": notes,
+        "files": {} if report is None else {"report": str(report)},
     }
-    return Answer(_verdict(model, tol), document, show)
+    verdict = dataclasses.replace(_verdict(model, tol), warnings=notes)
+    if report is not None:
+        from provi.report.html.page import write_missing_report
+
+        described = table_description(data, f"{summary.title.splitlines()[0]} Maximum likelihood.")
+        write_missing_report(
+            summary, data.features.values, report, sentence=verdict.sentence, good=verdict.good,
+            description=described, notes=notes, call=call,
+        )  # fmt: skip
+    return Answer(verdict, document, show)
 
 
 def _by_name(message: str, names: Sequence[str]) -> str:
@@ -124,7 +311,8 @@ def _by_name(message: str, names: Sequence[str]) -> str:
 def _verdict(model: Any, tol: float) -> Verdict:
     grounds = "The likelihood of incomplete rows is not log-concave, and this model has no certificate"
     if model.separated_:
-        return Verdict("not certified", f"Not certified: the labels are separated, and no maximum exists. {grounds}.")
-    state = "converged" if model.converged_ else "not converged"
+        words = f"Not converged: the labels are separated, and no maximum exists. {grounds}."
+        return Verdict("not certified", words, False)
+    state, word = ("Converged", "converged") if model.converged_ else ("Not converged", "not certified")
     gap = f"the gap to the maximum is estimated at {model.gap_:.2g} nats (tol = {tol:g}), not proven"
-    return Verdict("not certified", f"Not certified, {state}: {gap}. {grounds}.")
+    return Verdict(word, f"{state}: {gap}. {grounds}.", bool(model.converged_))

@@ -18,13 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.core.cache import kept_programs
+
 
 def as_array(name: str, value: Any, ndim: int | None = None) -> np.ndarray:
     """`value` as a finite, real NumPy array with `ndim` axes, or a `ValueError` naming `name`."""
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ValueError(f"{name} is not a rectangular array: {error}") from None
+    array = _plain(name, value)
     if array.dtype == object or np.issubdtype(array.dtype, np.complexfloating):
         raise ValueError(f"{name} must hold real numbers, not dtype {array.dtype}. Encode categories as numbers first.")
     if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
@@ -40,6 +39,25 @@ def as_array(name: str, value: Any, ndim: int | None = None) -> np.ndarray:
             f"{name} has {int((~finite).sum())} entries that are NaN or infinite, the first at index {first}. "
             f"Remove or impute them."
         )
+    return array
+
+
+def _plain(name: str, value: Any) -> np.ndarray:
+    """A NumPy array; of a frame or its column, and of objects that are numbers, one of numbers."""
+    if not isinstance(value, np.ndarray | jax.Array):
+        from provi.core.frames import column_numbers, frame_numbers, is_column, is_frame
+
+        if is_frame(value):
+            return frame_numbers(name, value)
+        if is_column(value):
+            return column_numbers(name, value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{name} is not a rectangular array: {error}") from None
+    # What pandas makes of a table of booleans and floats; more than numbers is refused by the caller.
+    if array.dtype == object and all(isinstance(item, bool | np.bool_ | int | float) for item in array.flat):
+        return array.astype(np.float64)
     return array
 
 
@@ -97,14 +115,22 @@ _T = TypeVar("_T")
 
 
 def double_precision(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Run `function` with 64-bit arrays allowed, and restore the caller's setting afterwards."""
+    """Run `function` with 64-bit arrays allowed, and restore the caller's setting afterwards.
+
+    What is compiled inside is kept for the next process (`core.cache`).
+    """
 
     @functools.wraps(function)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), kept_programs():
             return function(*args, **kwargs)
 
     return wrapped
+
+
+def device_array(values: Any, dtype: Any = None) -> Any:
+    """`jnp.asarray` of host values: JAX compiles a program for each shape of its own, and none here."""
+    return jax.device_put(np.asarray(values, dtype))
 
 
 def default_dtype() -> Any:

@@ -1,20 +1,15 @@
-"""Less waiting for the compiler: a cache on disk, quick compilation where machine code hardly matters, shared sizes."""
+"""Less waiting for the compiler: quick compilation where machine code hardly matters, shared sizes."""
 
-import os
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 from jax.core import Tracer
-from jax.experimental.compilation_cache import compilation_cache
 
 from provi.core.arguments import check_count
-
-_SMALLEST_SECONDS = 0.1
 
 _SMALL = 10_000
 """Numbers in the arguments up to which `sized_jit` is quick. Logistic regression with missing entries, 200 x 4: 2 s of
@@ -80,27 +75,6 @@ def sized_jit(function: Callable, **options: Any) -> Callable[..., Any]:
         return (quick if small else ordinary)(*args, **kwargs)
 
     return call
-
-
-def enable_compilation_cache(folder: str | Path | None = None) -> Path:
-    """Let JAX keep compiled programs in `folder`, by default `provi/compiled` in the user's cache.
-
-    This is JAX's own persistent cache, a setting of the whole process: the `provi` command turns it on, the library
-    never does by itself. A folder that is already configured (`jax_compilation_cache_dir`) is kept. Do not share the
-    folder with users whom you do not trust: what it holds is executed.
-
-    **Returns:** the folder in use.
-    """
-    configured = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
-    if configured and folder is None:
-        return Path(configured)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    chosen = cache / "provi" / "compiled" if folder is None else Path(folder)
-    jax.config.update("jax_compilation_cache_dir", str(chosen))
-    # JAX's default leaves out what took less than a second, which is most of what ProVI compiles.
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", _SMALLEST_SECONDS)
-    compilation_cache.reset_cache()  # JAX decides at the first compilation whether there is a cache
-    return chosen
 
 
 def padded_size(size: int, smallest: int) -> int:

@@ -8,26 +8,33 @@ A response is labels of two classes, counts, or real numbers.
 
 import dataclasses
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from provi.data.kinds import percent_numbers
 from provi.data.tables import Column, Columns, as_number, is_missing, is_numeric
 
 _FEW_LEVELS = 10
 """A text column with more levels than this, and than half of its rows, is taken for names or dates."""
 
 _LISTED = 6
+_MOST_CLASSES = 30
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedColumn:
-    """How a column enters: `levels`, the reference first, for a category; else (x - centre) / scale."""
+    """How a column enters: `levels`, the reference first, for a category; else (x - centre) / scale.
+
+    `percent`: whether its entries are written as percentages, "12%" for 12.
+    """
 
     name: str
     levels: tuple[str, ...] | None = None
     centre: float = 0.0
     scale: float = 1.0
+    percent: bool = False
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -40,9 +47,54 @@ class EncodedColumn:
         if self.levels is not None:
             listed = ", ".join(map(repr, self.levels[1:]))
             return f"0/1 for {listed}; reference {self.levels[0]!r}"
+        unit = "; x in percent, 12% is 12" if self.percent else ""
         if (self.centre, self.scale) == (0.0, 1.0):
-            return "as it is"
-        return f"(x - {self.centre:.6g}) / {self.scale:.6g}".replace("- -", "+ ")
+            return f"as it is{unit}"
+        return f"(x - {self.centre:.6g}) / {self.scale:.6g}".replace("- -", "+ ") + unit
+
+    def encode(self, column: Column) -> np.ndarray:
+        """The features of entries of this column in another table, (rows, features); NaN where one is missing."""
+        if self.levels is not None:
+            return self._indicators(column)
+        if not is_numeric(column):
+            numbers = percent_numbers(column)
+            if numbers is None or not self.percent:
+                text = next(text for text in column if text is not None and as_number(text) is None)
+                raise ValueError(f"Column {self.name!r} must hold numbers, as in the fit, not {text!r}.")
+            column = numbers
+        if np.isinf(column).any():
+            raise ValueError(f"Column {self.name!r} has infinite entries: leave them empty if they are missing.")
+        return ((column - self.centre) / self.scale)[:, None]
+
+    def _indicators(self, column: Column) -> np.ndarray:
+        assert self.levels is not None
+        known, place = {level: k for k, level in enumerate(self.levels)}, np.full(len(column), -1)
+        for row, (text, number) in enumerate(_as_levels(column)):
+            if text is None:
+                continue
+            text = text if text in known else number
+            if text not in known:
+                raise ValueError(
+                    f"Column {self.name!r} has the level {text!r} in row {row + 1}, which the fit has not seen: its "
+                    f"levels are {_listed(self.levels)}."
+                )
+            place[row] = known[text]
+        found = (place[:, None] == np.arange(1, len(self.levels))[None, :]).astype(float)
+        found[place < 0] = np.nan
+        return found
+
+
+def _as_levels(column: Column) -> list[tuple[str | None, str | None]]:
+    """Each entry as a text, and as that of the number it writes, if it does: 2 and 2.0 are one level."""
+    if is_numeric(column):
+        texts = [None if np.isnan(value) else f"{value:.12g}" for value in column]
+        return list(zip(texts, texts, strict=True))
+    numbers = [None if text is None else as_number(text) for text in column]
+    return [(text, text if number is None else f"{number:.12g}") for text, number in zip(column, numbers, strict=True)]
+
+
+def _listed(words: Sequence[str]) -> str:
+    return ", ".join(map(repr, words[:_LISTED])) + (", ..." if len(words) > _LISTED else "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +125,15 @@ def encode_features(
         column = table[name]
         if is_missing(column).all():
             raise ValueError(f"Column {name!r} has no entries: leave it out (--drop).")
-        if name in categorical or not is_numeric(column):
+        percent = None if name in categorical else percent_numbers(column)
+        if name in categorical or (not is_numeric(column) and percent is None):
             if name not in categorical:
                 check_category(name, column)
             values, encoded = _encode_category(name, column)
         else:
-            values, encoded = _encode_numbers(name, column, standardise)
+            values, encoded = _encode_numbers(name, column if percent is None else percent, standardise)
+            if encoded is not None and percent is not None:
+                encoded = dataclasses.replace(encoded, percent=True)
         if encoded is None:
             constant.append(name)
         else:
@@ -155,10 +210,16 @@ def _encode_numbers(name: str, column: Column, standardise: bool) -> tuple[np.nd
 
 @dataclasses.dataclass(frozen=True)
 class Response:
-    """The numbers that a model takes, and what they mean, in words."""
+    """The numbers that a model takes, and what they mean, in words.
+
+    - `labels`: what 0 and 1 stand for, where they are classes. - `centre`, `scale`: of y = centre + scale * value.
+    """
 
     values: np.ndarray
     words: str
+    labels: tuple[str, str] | None = None
+    centre: float = 0.0
+    scale: float = 1.0
 
 
 def binary_response(name: str, column: Column, positive: str | None = None) -> Response:
@@ -170,19 +231,21 @@ def binary_response(name: str, column: Column, positive: str | None = None) -> R
     if is_numeric(column):
         _check_finite(name, column)
     levels, membership = _levels_of(column)
-    listed = ", ".join(map(repr, levels[:_LISTED])) + (", ..." if len(levels) > _LISTED else "")
+    listed = _listed(levels)
     if len(levels) == 1:
         raise ValueError(f"Column {name!r} has one class only, {listed}: rows of two classes are needed.")
     if positive is None and len(levels) > 2:
         raise ValueError(
             f"Column {name!r} has {len(levels)} classes ({listed}): two are needed. Set one against the others "
-            f"(--positive LABEL); for counts take --model poisson, for measurements --model gp."
+            f"(--positive LABEL), or take --model multinomial; counts are for poisson, measurements for --model gp."
         )
     place = len(levels) - 1 if positive is None else _place(name, levels, positive, is_numeric(column), listed)
     values = (membership == place).astype(float)
     other = repr(levels[1 - place]) if len(levels) == 2 else f"the other {len(levels) - 1} labels"
     ones = int(values.sum())
-    return Response(values, f"1 for {levels[place]!r} ({ones} rows), 0 for {other} ({len(values) - ones} rows)")
+    words = f"1 for {levels[place]!r} ({ones} rows), 0 for {other} ({len(values) - ones} rows)"
+    negative = levels[1 - place] if len(levels) == 2 else f"not {levels[place]}"
+    return Response(values, words, (negative, levels[place]))
 
 
 def _place(name: str, levels: list[str], positive: str, numeric: bool, listed: str) -> int:
@@ -220,7 +283,119 @@ def standardised_response(name: str, column: Column) -> Response:
         centre, scale = float(values.mean()), float(values.std())
     if not 0 < scale < np.inf:
         raise ValueError(f"Column {name!r} has a standard deviation beyond floating point: change its unit.")
-    return Response((values - centre) / scale, f"(y - {centre:.6g}) / {scale:.6g}".replace("- -", "+ "))
+    words = f"(y - {centre:.6g}) / {scale:.6g}".replace("- -", "+ ")
+    return Response((values - centre) / scale, words, None, centre, scale)
+
+
+@dataclasses.dataclass(frozen=True)
+class TableEncoding:
+    """How the columns of a table became features, and a column its response: kept with a fit, applied to new tables.
+
+    - `columns`: of the features, in order. - `response`, `labels`, `centre`, `scale`: the response's name, and what its
+      numbers mean (`Response`). - `left_out`: columns that the fit did not use. - `decimal_comma`: whether 1,5 was read
+      as a number. - `offset`, `exposure`: columns that are added to the predictor, the latter as its logarithm.
+    - `shift`, `slopes`: the target's rows are (1, x - shift), or x - shift where there are as many slopes as features,
+      and have the offset of their product with the slopes; None for both where they are the features.
+    """
+
+    columns: tuple[EncodedColumn, ...]
+    response: str
+    labels: tuple[str, ...] | None = None
+    centre: float = 0.0
+    scale: float = 1.0
+    left_out: tuple[str, ...] = ()
+    decimal_comma: bool = False
+    offset: str | None = None
+    exposure: str | None = None
+    shift: tuple[float, ...] | None = None
+    slopes: tuple[float, ...] | None = None
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """A name for each feature."""
+        return tuple(feature for column in self.columns for feature in column.feature_names)
+
+    def encode(self, table: Mapping[str, Column]) -> np.ndarray:
+        """The features of a new table, (rows, features), NaN where an entry is missing; other columns do not count."""
+        absent = [column.name for column in self.columns if column.name not in table]
+        if absent:
+            raise ValueError(
+                f"The new table has no column {', '.join(map(repr, absent))}, which the fit needs: its columns are "
+                f"{_listed(list(table))}."
+            )
+        return np.concatenate([column.encode(table[column.name]) for column in self.columns], axis=1)
+
+    @property
+    def moves(self) -> bool:
+        """Whether rows have offsets."""
+        return not (self.offset is self.exposure is self.slopes is None)
+
+    def rows(self, table: Mapping[str, Column]) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of the target that a new table has, and their offsets; NaN where an entry is missing."""
+        features = self.encode(table)
+        offset = np.zeros(len(features))
+        for name, is_log in ((self.offset, False), (self.exposure, True)):
+            if name is not None:
+                if name not in table:
+                    raise ValueError(f"The new table has no column {name!r}, the {'exposure' if is_log else 'offset'}.")
+                numbers = EncodedColumn(name).encode(table[name])[:, 0]
+                if is_log and (numbers <= 0).any():
+                    raise ValueError(f"Column {name!r} is the exposure, and must be positive.")
+                offset = offset + (np.log(numbers) if is_log else numbers)
+        if self.shift is not None and self.slopes is not None:
+            features = features - np.array(self.shift)
+            if len(self.slopes) > features.shape[1]:
+                features = np.concatenate([np.ones((len(features), 1)), features], axis=1)
+            offset = offset + features @ np.array(self.slopes)
+        return features, offset
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "TableEncoding":
+        """The inverse of `to_dict`, also after JSON has made lists of tuples."""
+        columns = [
+            EncodedColumn(**{**column, "levels": None if column["levels"] is None else tuple(column["levels"])})
+            for column in data["columns"]
+        ]
+        lists = {name: tuple(value) for name, value in data.items() if isinstance(value, list | tuple)}
+        return cls(**{**data, **lists, "columns": tuple(columns)})
+
+
+def class_response(name: str, column: Column, ordered: bool) -> tuple[Response, tuple[str, ...]]:
+    """Codes 0, 1, ... of the levels, and the levels; `ordered`: they must be numbers, whose order is known."""
+    if is_numeric(column):
+        _check_finite(name, column)
+    elif ordered:
+        text = next(text for text in column if text is not None)
+        raise ValueError(
+            f"Column {name!r} holds texts such as {text!r}, whose order is not known: write grades as numbers, 1, 2."
+        )
+    levels, membership = _levels_of(column)
+    if len(levels) < 2:
+        raise ValueError(f"Column {name!r} has one class only, {levels[0]!r}: rows of two classes are needed.")
+    if len(levels) > _MOST_CLASSES:
+        raise ValueError(f"Column {name!r} has {len(levels)} classes; {_MOST_CLASSES} at most are taken.")
+    joined = (" < " if ordered else ", ").join(map(repr, levels))
+    return Response(membership.astype(float), f"{len(levels)} classes, {joined}"), tuple(levels)
+
+
+def time_response(name: str, column: Column, censored: Column | None) -> Response:
+    """Times until an event; those at which a row was censored have a minus sign."""
+    values = real_response(name, column).values
+    if not (values > 0).all():
+        raise ValueError(f"Column {name!r} must hold positive times, not {values[values <= 0][0]:g}.")
+    gone = np.zeros(len(values), bool) if censored is None else censored == 1
+    if censored is not None and not np.isin(censored, (0, 1)).all():
+        raise ValueError(
+            "The column of --censored must hold 1 where the time was cut short, and 0 where the event was."
+        )
+    if gone.all():
+        raise ValueError(f"Every time of {name!r} is censored: no event was seen.")
+    words = f"{int((~gone).sum())} events, {int(gone.sum())} censored times"
+    return Response(np.where(gone, -values, values), words)
 
 
 def _check_finite(name: str, column: Column) -> None:

@@ -10,11 +10,13 @@ import io
 import math
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from provi.core.frames import frame_columns, frame_names
 
 Column: TypeAlias = np.ndarray
 Columns: TypeAlias = dict[str, Column]
@@ -53,6 +55,24 @@ def read_table(path: str | Path, *, decimal_comma: bool = False) -> Columns:
         raise ValueError(f"{file} is not known to be a table: its name must end in one of {known}.")
     _check_names(file, names)
     return dict(zip(names, columns, strict=True))
+
+
+def as_table(frame: Any) -> Columns:
+    """The columns of a data frame (pandas, polars, Arrow) or of a dictionary as a file of it would have them.
+
+    Booleans are texts there.
+    """
+    held = frame if isinstance(frame, Mapping) else dict(zip(frame_names(frame), frame_columns(frame), strict=True))
+    found = {}
+    for name, column in held.items():
+        values = np.asarray(column)
+        if values.dtype.kind in "fiu":
+            found[name] = values.astype(np.float64)
+        else:
+            found[name] = _as_column(
+                ["" if value is None or value != value else str(value) for value in values.tolist()]
+            )
+    return found
 
 
 def is_numeric(column: Column) -> bool:

@@ -1,3 +1,5 @@
+from provi.diagnostics.check import ModelCheck as ModelCheck
+from provi.diagnostics.check import check_model as check_model
 from provi.diagnostics.exact import exact_negative_elbo as exact_negative_elbo
 from provi.diagnostics.importance import ImportanceDiagnostics as ImportanceDiagnostics
 from provi.diagnostics.importance import importance_diagnostics as importance_diagnostics

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from provi.algorithms.natural.natural_gradient import check_normal
 from provi.core.arguments import double_precision
+from provi.core.interpreter import instant_jit
 from provi.core.types import Matrix, Scalar
 from provi.families.bases import StudentT, Uniform
 from provi.families.location_scale import LocationScale, Point
@@ -160,12 +161,12 @@ def _prior_energy(prior: GaussianPrior, point: Point) -> Scalar:
     return prior.potential(point.loc) + 0.5 * jnp.sum(squared_spread(point.scale, prior_whitener(prior)))
 
 
-@eqx.filter_jit
+@instant_jit
 def _gaussian_negative_elbo(density: GaussianPrior, point: Point) -> Scalar:
     return _prior_energy(density, point) - point.scale.log_det()
 
 
-@eqx.filter_jit
+@instant_jit
 def _linear_negative_elbo(target: AbstractLinearModel, rule: LineRule, point: Point) -> Scalar:
     rows = target.rows(target.row_data())
     variance = rows.total_variance(squared_spread(point.scale, rows.design))

@@ -14,7 +14,6 @@ import io
 import math
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,8 +22,10 @@ from rich.console import Console
 from rich.table import Table
 
 from provi.core.arguments import check_count, double_precision
+from provi.core.interpreter import instant_jit
+from provi.core.randomness import folded, key_of
 from provi.core.types import RandomKey
-from provi.diagnostics.pareto import FEWEST_WEIGHTS, SMALL_ERROR, pareto_k, tail_advice
+from provi.diagnostics.pareto import FEWEST_WEIGHTS, SMALL_ERROR, pareto_k, tail_advice, usable_k
 from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point
@@ -41,7 +42,7 @@ class ImportanceDiagnostics:
     - `elbo`, `log_evidence`, `kl_estimate` = `log_evidence - elbo`: with standard errors (delta method).
     - `half_variance_log_weights`: Var(log w)/2. - `fisher_sixth`: E|s|^2/6, None in dual form or of another base.
     - `total_variation`: E|w/Ew - 1|/2, the largest error of any probability; it needs no more of w than a mean.
-    - `effective_sample_size`: (sum w)^2 / sum w^2. - `pareto_k`: the tail index of w, None without arviz-stats.
+    - `effective_sample_size`: (sum w)^2 / sum w^2. - `pareto_k`: the tail index of w.
     - `advice`: what these mean for the user of q, in words; `notes`: where single estimates are not to be trusted.
     """
 
@@ -58,7 +59,7 @@ class ImportanceDiagnostics:
     fisher_sixth_standard_error: float | None
     total_variation: float
     effective_sample_size: float
-    pareto_k: float | None
+    pareto_k: float
     advice: str
     notes: tuple[str, ...]
 
@@ -66,6 +67,11 @@ class ImportanceDiagnostics:
     def adequate(self) -> bool:
         """Whether q may be used as it is: by the draws, no probability is off by more than 0.1."""
         return self.total_variation <= SMALL_ERROR
+
+    @property
+    def misses_posterior(self) -> bool:
+        """Whether q misses part of the posterior, so that not even the weights of its draws can mend it."""
+        return not self.adequate and self.pareto_k >= usable_k(self.num_draws)
 
     def table(self) -> Table:
         """The estimates as a rich table."""
@@ -118,14 +124,14 @@ def importance_diagnostics(
     if family.dim != target.dim:
         raise ValueError(f"family has dimension {family.dim}, but the target has {target.dim}.")
     num_draws = check_count("num_draws", num_draws, minimum=FEWEST_WEIGHTS)
-    key = jax.random.fold_in(jax.random.key(check_count("seed", seed, minimum=0)), _STREAM)
+    key = folded(key_of(check_count("seed", seed, minimum=0)), _STREAM)
     chunk = int(np.clip(2**20 // family.dim, 1, 64))
     if isinstance(family, LocationScale):
         num_chunks = -(-num_draws // chunk)
         # A number of chunks at a time, so that runs of all lengths share one program.
         count = min(num_chunks, _CHUNKS_AT_ONCE)
         parts = [
-            _weights_and_residuals(key, target, family, point, jnp.asarray(first), count, chunk)
+            _weights_and_residuals(key, target, family, point, np.asarray(first), count, chunk)
             for first in range(0, num_chunks, count)
         ]
         log_weights, residuals = (
@@ -146,7 +152,7 @@ def importance_diagnostics(
     return _summarise(log_weights, residuals, family)
 
 
-@eqx.filter_jit
+@instant_jit
 def _weights_and_residuals(
     key: RandomKey, target: AbstractTarget, family: LocationScale, point: Point, first: Array, count: int, chunk: int
 ) -> tuple[Float[Array, " draws"], Float[Array, " draws"]]:
@@ -167,7 +173,7 @@ def _weights_and_residuals(
     return log_weights.reshape(-1), residuals.reshape(-1)
 
 
-@eqx.filter_jit
+@instant_jit
 def _weights(
     key: RandomKey, target: AbstractTarget, family: AbstractFamily, point: Any, num_draws: int
 ) -> Float[Array, " draws"]:
@@ -190,11 +196,7 @@ def _summarise(log_weights: np.ndarray, residuals: np.ndarray | None, family: Ab
     # Impossible at a stationary Gaussian q, beyond the noise.
     if normal and half_variance[0] - 4 * half_variance[1] > fisher[0] + 4 * fisher[1]:
         notes.append("Var(log w)/2 exceeds E|s|^2/6: q is not stationary, and fisher_sixth is too low. Run on.")
-    total_variation, tail = float(np.abs(ratios - 1).mean()) / 2, None
-    try:
-        tail = pareto_k(log_weights)
-    except ImportError as error:
-        notes.append(str(error))
+    total_variation, tail = float(np.abs(ratios - 1).mean()) / 2, pareto_k(log_weights)
     return ImportanceDiagnostics(
         num_draws=len(log_weights),
         elbo=elbo,

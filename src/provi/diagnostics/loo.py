@@ -11,7 +11,6 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,8 +19,10 @@ from rich.table import Table
 from scipy.special import logsumexp
 
 from provi.core.arguments import double_precision
+from provi.core.interpreter import instant_jit
+from provi.core.notebook import as_html
 from provi.core.types import Draws
-from provi.diagnostics.pareto import FEWEST_WEIGHTS, SMALL_ERROR, usable_k
+from provi.diagnostics.pareto import FEWEST_WEIGHTS, SMALL_ERROR, smoothed_log_weights, usable_k
 from provi.families.base import AbstractFamily
 from provi.targets.base import AbstractTarget
 
@@ -98,6 +99,38 @@ class LeaveOneOut:
         table.add_row("largest k-hat", f"{np.max(self.pareto_k):.2f}", "")
         return table
 
+    def to_arviz(self) -> Any:
+        """The same as ArviZ's `ELPDData`, which `arviz_stats.compare({"a": a.to_arviz(), "b": b.to_arviz()})` takes.
+
+        Its `warning` is set where `bad` names data.
+        """
+        try:
+            from arviz_stats import ELPDData
+            from xarray import DataArray
+        except ImportError:
+            raise ImportError("to_arviz needs arviz-stats: pip install 'provi[arviz]'.") from None
+
+        def by_datum(values: np.ndarray) -> Any:
+            return DataArray(values, dims=["datum"], coords={"datum": list(self.names)})
+
+        return ELPDData(
+            kind="loo",
+            elpd=self.elpd,
+            se=self.standard_error,
+            p=self.p_loo,
+            n_samples=self.num_draws,
+            n_data_points=len(self.names),
+            scale="log",
+            warning=bool(self.bad),
+            good_k=usable_k(self.num_draws),
+            elpd_i=by_datum(self.pointwise),
+            pareto_k=by_datum(self.pareto_k),
+            approx_posterior=True,
+        )
+
+    def _repr_html_(self) -> str:
+        return as_html(self.table(), self.advice)
+
     def __str__(self) -> str:
         console = Console(width=100, file=io.StringIO())
         console.print(self.table())
@@ -124,12 +157,12 @@ def leave_one_out(log_likelihood: np.ndarray, log_ratios: np.ndarray, names: Seq
     if len(ratios) < FEWEST_WEIGHTS:
         raise ValueError(f"num_draws must be at least {FEWEST_WEIGHTS}, not {len(ratios)}.")
     _check_values(values, ratios, names)
-    posterior_weights, _ = _smoothed(ratios)
+    posterior_weights, _ = smoothed_log_weights(ratios)
     pointwise, predictive, tails, variations = (np.empty(values.shape[1]) for _ in range(4))
     for n, column in enumerate(values.T):
         impossible = np.isneginf(column)
         plain = np.where(impossible, -np.inf, ratios - np.where(impossible, 0.0, column))
-        weights, tails[n] = _smoothed(plain)
+        weights, tails[n] = smoothed_log_weights(plain)
         variations[n] = 0.5 * np.abs(np.exp(plain - logsumexp(plain)) - 1 / len(plain)).sum()
         # Where p(y_n | z) is zero, so is p(z, y), and the weight without datum n is 0/0: its term is too high.
         tails[n] = np.inf if impossible.any() else tails[n]
@@ -158,28 +191,6 @@ def _check_values(values: np.ndarray, ratios: np.ndarray, names: Sequence[str]) 
         raise ValueError("log p or log q is not finite at the draws of q. Check the log density with fit.diagnose().")
 
 
-def _smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """Normalised, Pareto-smoothed log weights and their k-hat: -infinity for weights that are all equal."""
-    try:
-        from arviz_stats.base.array import array_stats
-    except ImportError:
-        raise ImportError("leave-one-out needs arviz-stats 0.7 or later: pip install 'provi[arviz]'.") from None
-    plain = log_weights - logsumexp(log_weights)
-    if np.ptp(plain) <= 1e-9:
-        return plain, -np.inf
-    try:
-        with np.errstate(all="ignore"):
-            # Its `psislw` takes log likelihoods, the negatives of log weights.
-            found: Any = array_stats.psislw(log_weights.max() - log_weights)
-            smooth, tail = np.asarray(found[0], np.float64), float(found[1])
-            normaliser: Any = logsumexp(smooth)
-    except ValueError:  # the weights in the tail are all the same
-        return plain, np.nan
-    if not np.isfinite(tail) or np.isnan(smooth).any():
-        return plain, np.nan
-    return smooth - normaliser, tail
-
-
 _NUMBERS_AT_ONCE = 2**20
 
 
@@ -199,7 +210,7 @@ def log_densities(
     return log_p, log_q
 
 
-@eqx.filter_jit
+@instant_jit
 def _log_densities(target: AbstractTarget, family: AbstractFamily, point: Any, z: Draws, batch: int) -> Any:
     def at(row: Any) -> Any:
         log_p = -target.potential(row)

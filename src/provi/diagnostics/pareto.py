@@ -1,9 +1,9 @@
 """The tail of importance weights: Pareto k-hat, and what it means in words."""
 
 import math
-from typing import Any
 
 import numpy as np
+from scipy.special import logsumexp
 
 from provi.core.arguments import as_array
 
@@ -18,8 +18,13 @@ FEWEST_WEIGHTS = 25
 """The tail is the largest fifth of a small sample, and its fit takes five of them."""
 
 
+_COLUMNS_AT_ONCE = 256
+_PRIOR_WEIGHT, _PRIOR_SHAPE = 10, 0.5
+"""Vehtari et al. (2024), appendix C: as if ten more values had been seen, of shape 1/2."""
+
+
 def pareto_k(log_weights: np.ndarray) -> float:
-    """The shape k-hat of the generalised Pareto law fitted to the largest weights, by arviz-stats.
+    """The shape k-hat of the generalised Pareto law fitted to the largest weights.
 
     Minus infinity for weights that are all equal; NaN where ties among the largest leave no tail to fit.
 
@@ -27,25 +32,91 @@ def pareto_k(log_weights: np.ndarray) -> float:
 
     - `log_weights`: log p(z) - log q(z), one for each draw z of q; minus infinity where p is zero; 25 or more.
     """
-    try:
-        from arviz_stats.base.array import array_stats
-    except ImportError:
-        raise ImportError("Pareto k-hat needs arviz-stats 0.7 or later: pip install 'provi[arviz]'.") from None
     values = np.asarray(log_weights, np.float64)
     if values.ndim != 1 or len(values) < FEWEST_WEIGHTS:
         raise ValueError(f"log_weights must be a vector of {FEWEST_WEIGHTS} or more; its shape is {values.shape}.")
     positive = as_array("log_weights", values[values != -np.inf])
     if len(positive) == len(values) and np.ptp(positive) <= 1e-9:
         return -math.inf
-    try:
-        with np.errstate(all="ignore"):
-            # The weights themselves: arviz-stats 0.8 ignores `log_weights=True` here, and its `psislw` takes log
-            # likelihoods, the negatives of log weights.
-            weights = np.exp(values - positive.max())
-            fitted: Any = array_stats.pareto_khat(weights, chain_axis=None, r_eff=1.0, tail="right")  # pyright: ignore
-    except ValueError:  # the weights in the tail are all the same
-        return math.nan
-    return float(fitted) if np.isfinite(fitted) else math.nan
+    ordered = np.sort(values - positive.max())
+    return fit_tail(ordered, _tail_size(len(values)))[0]
+
+
+def smoothed_log_weights(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
+    """Normalised log weights, their largest replaced by quantiles of the fitted Pareto law, and its shape k-hat.
+
+    Plain, with the k-hat minus infinity for weights that are all equal, and NaN where no tail can be fitted.
+    """
+    plain = log_weights - logsumexp(log_weights)
+    if np.ptp(plain) <= 1e-9:
+        return plain, -math.inf
+    size, values = _tail_size(len(log_weights)), log_weights - log_weights.max()
+    order = np.argsort(values)
+    shape, scale = fit_tail(values[order], size)
+    if math.isnan(shape):
+        return plain, math.nan
+    tail, levels = order[-size:], (np.arange(size) + 0.5) / size
+    with np.errstate(all="ignore"):
+        rate = -np.log1p(-levels)
+        excess = scale * (np.expm1(shape * rate) / shape if shape else rate)
+        # No weight becomes larger than the largest one.
+        values[tail] = np.minimum(np.log(np.exp(values[order[-size - 1]]) + excess), 0.0)
+    if np.isnan(values).any():
+        return plain, math.nan
+    return values - logsumexp(values), shape
+
+
+def pareto_tails(log_weights: np.ndarray) -> np.ndarray:
+    """`pareto_k` of each column of log weights (S, N), all columns at once."""
+    size, found = _tail_size(len(log_weights)), np.empty(log_weights.shape[1])
+    for start in range(0, log_weights.shape[1], _COLUMNS_AT_ONCE):
+        some = log_weights[:, start : start + _COLUMNS_AT_ONCE]
+        # The largest ones and the next alone are put in order.
+        tail = np.sort(np.partition(some, len(some) - size - 1, axis=0)[len(some) - size - 1 :], axis=0)
+        equal = np.ptp(some, axis=0) <= 1e-9
+        found[start : start + some.shape[1]] = np.where(equal, -np.inf, _fit_tails(tail - tail[-1], size)[0])
+    return found
+
+
+def fit_tail(ordered: np.ndarray, size: int) -> tuple[float, float]:
+    r"""Shape k and scale s of the generalised Pareto law of the `size` largest weights beyond the next one.
+
+    $P(w - c > x) = (1 + k x / s)^{-1/k}$. The estimate of Zhang and Stephens (2009): with $b = -k/s$ the likelihood
+    has $k(b) = \frac 1n \sum_i \log(1 - b x_i)$ in closed form, and b is its mean under the profile likelihood
+    $n(\log(-b/k(b)) - k(b) - 1)$ on a rule of $30 + \sqrt n$ points; then k is drawn to 1/2 (Vehtari et al. 2024).
+
+    **Arguments:**
+
+    - `ordered`: log weights, ascending, the last 0.
+
+    **Returns:** NaN twice where the tail is of equal weights.
+    """
+    shape, scale = _fit_tails(ordered[:, None], size)
+    return float(shape[0]), float(scale[0])
+
+
+def _fit_tails(ordered: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """`fit_tail` of each column."""
+    with np.errstate(all="ignore"):
+        excess = (np.exp(ordered[-size:]) - np.exp(ordered[-size - 1])).T
+        count = 30 + int(size**0.5)
+        rule = 1 - np.sqrt(count / (np.arange(1, count + 1) - 0.5))
+        rule = rule / (3 * excess[:, int(size / 4 + 0.5) - 1, None]) + 1 / excess[:, -1:]
+        shapes = np.log1p(-rule[:, :, None] * excess[:, None, :]).mean(axis=2)
+        profile = size * (np.log(-rule / shapes) - shapes - 1)
+        weights = np.exp(profile - profile.max(axis=1, keepdims=True))
+        weights[weights < 10 * np.finfo(float).eps * weights.sum(axis=1, keepdims=True)] = 0.0
+        slope = (weights * rule).sum(axis=1) / weights.sum(axis=1)
+        shape = np.log1p(-slope[:, None] * excess).mean(axis=1)
+        scale = -shape / slope
+        shape = (size * shape + _PRIOR_WEIGHT * _PRIOR_SHAPE) / (size + _PRIOR_WEIGHT)
+    known = np.isfinite(shape) & (scale > 0) & (ordered[-1] != ordered[-size])
+    return np.where(known, shape, np.nan), np.where(known, scale, np.nan)
+
+
+def _tail_size(number: int) -> int:
+    """Three square roots of the number of weights, or a fifth of them where they are few."""
+    return int(3 * number**0.5) if number > 225 else number // 5
 
 
 def usable_k(num_draws: int) -> float:
@@ -53,15 +124,13 @@ def usable_k(num_draws: int) -> float:
     return min(USABLE_K, 1 - 1 / math.log10(num_draws))
 
 
-def tail_advice(tail: float | None, num_draws: int, total_variation: float = 1.0) -> str:
+def tail_advice(tail: float, num_draws: int, total_variation: float = 1.0) -> str:
     """What k-hat of `num_draws` weights, and the total variation by the same draws, say of q, and what to do next.
 
     k-hat is about the tail of the weights, however thin: a Poisson regression with many data has a k-hat of 0.9 and a
     posterior that no probability tells from q by more than 0.02. So both are needed.
     """
     usable = usable_k(num_draws)
-    if tail is None:
-        return "Pareto k-hat was not computed, so it is not known whether the importance weights can be trusted."
     if math.isnan(tail):
         return "Pareto k-hat could not be fitted: too many of the largest weights are equal. Take more draws."
     error = f"by these draws, no posterior probability is off by more than {total_variation:.2g}"

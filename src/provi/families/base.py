@@ -9,6 +9,7 @@ import numpy as np
 from equinox import AbstractVar
 from jaxtyping import Array, Float
 
+from provi.core.interpreter import instant_jit
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 from provi.families.bases import AbstractBase
 
@@ -25,6 +26,9 @@ class AbstractFamily(eqx.Module):
 
     has_density: ClassVar[bool] = True
     """Whether `log_prob` is known; a mixture on nodes has none, and its draws count alike."""
+
+    is_traceable: ClassVar[bool] = True
+    """Whether moments and draws are programs of JAX; those of a mixture on nodes are put together on the host."""
 
     @abstractmethod
     def check_point(self, point: Any) -> None:
@@ -58,6 +62,32 @@ class AbstractFamily(eqx.Module):
     @abstractmethod
     def entropy(self, point: Any) -> Scalar:
         """H(q)."""
+
+
+def moment_of(family: AbstractFamily, point: Any, name: str) -> Any:
+    """The method `name` of the family at `point`, as one program: outside of one each operation is compiled alone."""
+    return (_moment if family.is_traceable else _moment.__wrapped__)(family, point, name)
+
+
+def draws_of(family: AbstractFamily, key: RandomKey, point: Any, num: int) -> Any:
+    """`family.sample`, as one program."""
+    return (_draws if family.is_traceable else _draws.__wrapped__)(family, key, point, num)
+
+
+@instant_jit
+def log_probs_of(family: AbstractFamily, point: Any, rows: Any) -> Any:
+    """`family.log_prob` of each row, as one program."""
+    return jax.vmap(lambda row: family.log_prob(point, row))(rows)
+
+
+@instant_jit
+def _moment(family: AbstractFamily, point: Any, name: str) -> Any:
+    return getattr(family, name)(point)
+
+
+@instant_jit
+def _draws(family: AbstractFamily, key: RandomKey, point: Any, num: int) -> Any:
+    return family.sample(key, point, num)
 
 
 class AnyParameters(eqx.Module):

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
-from scipy import optimize, special
+from scipy import special
 
 from provi.core.arguments import double_precision
 from provi.core.types import Draws, RandomKey, Scalar, Vector
@@ -285,5 +285,7 @@ def _laplace(base: Laplace, dim: int, probability: float) -> float:
 
     def excess(x: float) -> float:
         return float(special.ndtr(x / deviation).mean()) - probability
+
+    from scipy import optimize  # large, and a default fit has no need of it
 
     return float(optimize.brentq(excess, -60, 60, xtol=1e-12))  # pyright: ignore[reportArgumentType]

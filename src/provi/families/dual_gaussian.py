@@ -16,6 +16,8 @@ import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
+from provi.core.arguments import device_array
+from provi.core.interpreter import instant_jit
 from provi.core.types import Draws, Matrix, RandomKey, Scalar, Vector
 from provi.families.base import AbstractFamily
 from provi.families.bases import AbstractBase, Normal
@@ -69,7 +71,7 @@ class DualGaussian(AbstractFamily):
 
     def prior_point(self) -> DualPoint:
         """q = the prior."""
-        zero = jnp.asarray(np.zeros(self.num_sites, self.gram.dtype))
+        zero = device_array(np.zeros(self.num_sites, self.gram.dtype))
         return DualPoint(zero, zero)
 
     def check_point(self, point: Any) -> None:
@@ -188,7 +190,7 @@ class DualGaussian(AbstractFamily):
 def dual_gaussian(target: Any) -> DualGaussian:
     """The family of a Gaussian process, or of a linear model in N-space, K = X Sigma_0 X'."""
     if isinstance(target, GaussianProcess):
-        mean = jnp.asarray(np.full(target.dim, np.asarray(target.mean)))
+        mean = device_array(np.full(target.dim, np.asarray(target.mean)))
         root = None if target.likelihood.log_concave else covariance_root(target.gram)
         return DualGaussian(target.gram, mean, root=root)
     gram = _gram(target.design, target.prior)
@@ -206,7 +208,7 @@ def _agree(own: Any, other: Any) -> bool:
     return bool(np.abs(own - other).max(initial=0.0) <= 64 * np.finfo(own.dtype).eps * scale)
 
 
-@eqx.filter_jit
+@instant_jit
 def _gram(design: Any, prior: GaussianPrior) -> Matrix:
     scaled = prior.factor_transpose_times(design.T)  # F'X'
     gram = scaled.T @ scaled

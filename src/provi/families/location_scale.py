@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.arguments import as_array, check_count, check_positive_definite, double_precision
+from provi.core.arguments import as_array, check_count, check_positive_definite, device_array, double_precision
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 from provi.families.base import AbstractFamily
 from provi.families.bases import AbstractBase, Normal, StudentT
@@ -101,7 +101,7 @@ class LocationScale(AbstractFamily):
             case "triangular":
                 if array.ndim == 2 and np.abs(np.triu(array, 1)).max(initial=0.0) > 0:
                     raise ValueError("scale must be lower triangular; use point_from_covariance instead.")
-                return Triangular(jnp.asarray(np.diag(array) if array.ndim == 1 else array, dtype))
+                return Triangular(device_array(np.diag(array) if array.ndim == 1 else array, dtype))
             case _:
                 matrix = np.diag(array) if array.ndim == 1 else array
                 check_positive_definite("scale", matrix)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import softmax
 
+from provi.core.arguments import device_array
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 from provi.families.base import AbstractFamily
 from provi.families.bases import AbstractBase, Normal
@@ -80,6 +81,7 @@ class NestedGaussian(AbstractFamily):
     dim: int = eqx.field(static=True)
     base: AbstractBase
     scale: ClassVar[str] = "nested"
+    is_traceable: ClassVar[bool] = False
     has_density: ClassVar[bool] = False
 
     def __init__(self, target: AbstractLatentGaussian):
@@ -102,7 +104,7 @@ class NestedGaussian(AbstractFamily):
     def marginal_standard_deviation(self, point: NestedPoint) -> Vector:
         """Within the nodes and between them."""
         (means, spread), weights = self.by_node(point), point.weights
-        return jnp.asarray(np.sqrt(weights @ (spread**2 + (means - weights @ means) ** 2)))
+        return device_array(np.sqrt(weights @ (spread**2 + (means - weights @ means) ** 2)))
 
     def by_node(self, point: NestedPoint) -> tuple[np.ndarray, np.ndarray]:
         """Means and standard deviations of all coordinates given each node, (K, dim)."""
@@ -124,6 +126,10 @@ class NestedGaussian(AbstractFamily):
     def conditional_deviations(self, point: NestedPoint, rows: Any) -> Any:
         """Standard deviations given each node: of z, or of the rows a'z that `rows(theta)` gives, (K, M)."""
         return _deviations(self.target, point, rows)
+
+    def conditional_covariances(self, point: NestedPoint) -> Any:
+        """Of z given each node, (K, d, d): for small models."""
+        return _covariances(self.target, point, False)
 
     def covariance(self, point: NestedPoint) -> Any:
         """By the law of total covariance; dense, so for small models only."""
@@ -161,7 +167,7 @@ class NestedGaussian(AbstractFamily):
             effects[chosen == place] = np.asarray(_draw(self.target, at, inner, outer))[:count]
         order, places = seed.permutation(num), self.target.own_places
         if places is None:
-            return jnp.asarray(np.concatenate([theta, effects], axis=1)[order])
+            return device_array(np.concatenate([theta, effects], axis=1)[order])
         found = np.empty((num, self.dim))
         found[:, places[0]], found[:, places[1]] = theta, np.asarray(_own_means(self.target, theta, effects))
         return jnp.asarray(found[order])

@@ -34,7 +34,9 @@ import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
+from provi.core.arguments import device_array
 from provi.core.conjugate_gradients import Columns, IdentityPlusLowRank, solve
+from provi.core.interpreter import instant_jit
 from provi.core.pivoted_cholesky import PivotedCholesky, pivoted_cholesky
 from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 
@@ -245,14 +247,14 @@ class SiteSolver(eqx.Module):
 
 def site_solver(gram: Matrix, jitter: Any, rank: int = LARGEST_RANK) -> SiteSolver:
     """Factor K - jI to rank `rank` at most: O(N rank^2), once for all sites."""
-    jitter = jnp.asarray(np.asarray(jitter, gram.dtype))
+    jitter = device_array(np.asarray(jitter, gram.dtype))
     found = _low_rank_part(gram, jitter, rank)
     # Columns of zeros are cut off, to a multiple of 64: one compilation for kernels of about the same rank.
     used = min(-(-max(int(found.num_pivots), 1) // 64) * 64, found.factor.shape[1])
     return SiteSolver(gram, jitter, found.factor[:, :used], found.residual)
 
 
-@eqx.filter_jit
+@instant_jit
 def _low_rank_part(gram: Matrix, jitter: Scalar, rank: int) -> PivotedCholesky:
     def column(index: Any) -> Vector:
         return jax.lax.dynamic_index_in_dim(gram, index, keepdims=False).at[index].add(-jitter)
@@ -271,7 +273,7 @@ def factors_fit(num_sites: int, itemsize: int, available: int) -> bool:
     return 8 * itemsize * num_sites**2 <= available
 
 
-@eqx.filter_jit
+@instant_jit
 def low_rank_suffices(solver: SiteSolver, precision: Any, tolerance: float = 1e-5) -> Any:
     """Whether variances need no conjugate gradients while no site precision is above `precision`."""
     # The bound on the error grows with s, relative to the variance, which falls.

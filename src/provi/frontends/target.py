@@ -8,13 +8,13 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.arguments import as_array, check_count, double_precision
+from provi.core.arguments import as_array, check_count, device_array, double_precision
 from provi.core.types import Draws, Vector
 from provi.targets.assumptions import Assumptions, proven_bounds, proven_or
 from provi.targets.base import AbstractTarget, Constants, read_points
@@ -87,8 +87,8 @@ class AbstractModelTarget(AbstractTarget):
 
     @property
     def constrained_names(self) -> tuple[str, ...]:
-        """A name for each number of `constrain`, its variables sorted by name."""
-        return element_names(self.constrain(self.default_location))
+        """A name for each number of `constrain`, its variables sorted by name; entries by their labels: `a[Adelie]`."""
+        return element_names(self.constrain(self.default_location), axes=self.axis_labels)
 
     def log_likelihood(self, z: Any) -> dict[str, np.ndarray]:
         """log p(y | z) of each datum, by name; for draws (n, dim), n of each."""
@@ -99,11 +99,22 @@ class AbstractModelTarget(AbstractTarget):
         check_count("seed", seed, minimum=0)
         return self._at(z, lambda points: self._replicates(points, seed))
 
+    takes_new_data: ClassVar[bool] = True
+
+    def predict_new(self, z: Any, seed: int, *new: Any) -> dict[str, np.ndarray]:
+        """Data drawn from p(y | z) of the model with new arguments or data, by name; what it computes comes along."""
+        check_count("seed", seed, minimum=0)
+        return self._at(z, lambda points: self._new_replicates(points, seed, new))
+
+    @abc.abstractmethod
+    def _new_replicates(self, points: Draws, seed: int, new: tuple[Any, ...]) -> Mapping[str, Any]:
+        """The same as `_replicates` with other arguments; a `ValueError` says what is wrong with them."""
+
     @double_precision
     def _at(self, z: Any, function: Callable[[Draws], Mapping[str, Any]]) -> dict[str, np.ndarray]:
         """What `function` says of rows, for one point or for draws."""
         points = read_points(z, self.dim)
-        found = function(jnp.asarray(np.atleast_2d(points), self.dtype))
+        found = function(device_array(np.atleast_2d(points), self.dtype))
         return {name: np.asarray(leaf if points.ndim == 2 else leaf[0]) for name, leaf in found.items()}
 
 
@@ -126,10 +137,13 @@ class Unravel:
         return sum(math.prod(shape) for shape in self.shapes)
 
 
-def coordinate_names(parts: Mapping[str, Any], labels: Iterable[str]) -> tuple[str, ...]:
-    """A name for each element of the parts, in their order; labels, one a part, say what it is: `log(scale)[0]`."""
+def coordinate_names(parts: Mapping[str, Any], labels: Iterable[str], axes: Any = None) -> tuple[str, ...]:
+    """A name for each element of the parts, in their order; labels, one a part, say what it is: `log(scale)[0]`.
+
+    `axes`: the target's `axis_labels`, where it has some.
+    """
     pairs = zip(parts.items(), labels, strict=True)
-    return tuple(name for (stem, part), label in pairs for name in element_names({stem: part}, [label]))
+    return tuple(name for (stem, part), label in pairs for name in element_names({stem: part}, [label], axes))
 
 
 def read_values(argument: str, values: Any, shapes: Mapping[str, tuple[int, ...]], kind: str) -> dict[str, np.ndarray]:

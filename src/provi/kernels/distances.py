@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from provi.core.arguments import double_precision
+from provi.core.arguments import device_array, double_precision
 
 Points = Float[Array, "_ columns"]
 """Inputs of a Gaussian process, one a row; two tables need not have the same number of rows."""
@@ -36,7 +36,7 @@ def as_hyperparameter(value: Any) -> Any:
     except (TypeError, ValueError):
         return value
     # Always float64, so that a length scale of 0.1 is 0.1 also for a user who has not enabled 64 bits.
-    return double_precision(jnp.asarray)(numbers)
+    return double_precision(device_array)(numbers)
 
 
 def as_columns(value: Any) -> tuple[int, ...] | None:

@@ -13,4 +13,5 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "sklearn":
             raise
-        raise ImportError(f"provi.models.{name} needs scikit-learn: pip install 'provi[models]'.") from None
+        needed, extra = ("scikit-learn and formulae", "formula") if name == "MixedModel" else ("scikit-learn", "models")
+        raise ImportError(f"provi.models.{name} needs {needed}: pip install 'provi[{extra}]'.") from None

@@ -4,6 +4,9 @@ from provi.models.glm.regressions import GLM as GLM
 from provi.models.glm.regressions import LinearRegression as LinearRegression
 from provi.models.glm.regressions import LogisticRegression as LogisticRegression
 from provi.models.glm.regressions import PoissonRegression as PoissonRegression
+from provi.models.glm.responses import MultinomialRegression as MultinomialRegression
+from provi.models.glm.responses import OrdinalRegression as OrdinalRegression
+from provi.models.glm.responses import SurvivalRegression as SurvivalRegression
 from provi.models.gp.estimators import GPClassifier as GPClassifier
 from provi.models.gp.estimators import GPRegressor as GPRegressor
 from provi.models.missing.estimator import MissingLogisticRegression as MissingLogisticRegression

@@ -12,8 +12,8 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted
 
 from provi.core.arguments import double_precision
-from provi.models.gp.prediction import label_log_odds
 from provi.result import Fit
+from provi.result.predictors import label_log_odds
 from provi.targets.likelihoods import AbstractLikelihood, BernoulliLogit, BernoulliProbit
 
 

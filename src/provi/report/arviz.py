@@ -76,10 +76,7 @@ def _attributes(fit: Any, log_weights: np.ndarray) -> dict[str, Any]:
     if certificate.confidence is not None:
         found["certificate_confidence"] = certificate.confidence
     if len(log_weights) >= FEWEST_WEIGHTS and np.isfinite(log_weights).all():
-        try:
-            found["pareto_k"] = pareto_k(log_weights)
-        except ImportError:
-            pass
+        found["pareto_k"] = pareto_k(log_weights)
     return found
 
 

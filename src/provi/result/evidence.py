@@ -1,16 +1,22 @@
 """Brackets of the log evidence, and what they prove when models are compared."""
 
 import dataclasses
+import hashlib
 import io
+import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from provi.certificates.certificate import Certificate, evidence_bracket
 from provi.certificates.distance.bound import EvidenceBracket, rounded_down_text, rounded_up_text
+from provi.core.notebook import as_html
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +47,26 @@ class Comparison:
     def verdict(self) -> str:
         """What is decided, in one sentence."""
         best, level = self.names[0], f"{self.status}, confidence {self.confidence:g}"
+        given = sorted({bracket.given for bracket in self.brackets if bracket.given})
+        if given:  # what a rule over hyperparameters leaves out is estimated, and said with the fit
+            level = f"{' and '.join(given)}, {level}"
         beaten = [name for name in self.names[1:] if self.log_bayes_factor(best, name)[0] > 0]
-        if len(beaten) == len(self.names) - 1:
+        if self.decided:
             least = min(self.log_bayes_factor(best, name)[0] for name in self.names[1:])
             return f"{best} has the largest evidence: by at least {rounded_down_text(least)} nats ({level})."
         open_ = [name for name in self.names if name != best and name not in beaten]
         return f"Not decided between {best} and {', '.join(open_)}: their brackets overlap ({level})."
+
+    @property
+    def decided(self) -> bool:
+        """Whether one model has the largest evidence, by the brackets."""
+        return all(self.log_bayes_factor(self.names[0], name)[0] > 0 for name in self.names[1:])
+
+    def report(self, path: str | Path) -> Path:
+        """Write one self-contained HTML page: the verdict, the brackets as a picture, the table."""
+        from provi.report.html.page import write_comparison
+
+        return write_comparison(self, path)
 
     def table(self) -> Table:
         """Rank, bracket of the log evidence, bounds on the log Bayes factor against the best, probability."""
@@ -58,7 +78,7 @@ class Comparison:
             factor = f"{rounded_down_text(low)} to {rounded_up_text(high)}" if rank else "0"
             share = f"{_shown(self.weights[rank, 0])} to {_shown(self.weights[rank, 1])}"
             ends = f"{rounded_down_text(bracket.lower)} to {rounded_up_text(bracket.upper)}"
-            table.add_row(name, str(rank), ends, factor, share, bracket.status)
+            table.add_row(Text(name), str(rank), ends, factor, share, bracket.status)
         return table
 
     def to_dict(self) -> dict[str, dict[str, float | int | str]]:
@@ -77,6 +97,9 @@ class Comparison:
                 "status": bracket.status,
             }
         return found
+
+    def _repr_html_(self) -> str:
+        return as_html(self.verdict, self.table())
 
     def __str__(self) -> str:
         console = Console(width=118, file=io.StringIO())
@@ -110,9 +133,26 @@ def compare(*fits: Any, names: Sequence[str] | None = None) -> Comparison:
     for title, fit in zip(titles, fits, strict=True):
         if not hasattr(fit, "evidence") or not hasattr(fit, "certificate"):
             raise TypeError(f"{title} must be a result of provi.fit, not {type(fit).__name__}.")
-    _check_same_data(titles, fits)
-    brackets = [fit.evidence for fit in fits]
-    order = sorted(range(len(fits)), key=lambda i: -_middle(brackets[i]))
+    return compare_evidence(titles, [fit.evidence for fit in fits], [response_fingerprint(fit.target) for fit in fits])
+
+
+def compare_evidence(
+    titles: Sequence[str], brackets: Sequence[EvidenceBracket], responses: Sequence[str | None]
+) -> Comparison:
+    """The comparison of brackets that are known already, as those of saved fits.
+
+    **Arguments:**
+
+    - `titles`: of the models. - `responses`: a `response_fingerprint` each, None where it is not known.
+    """
+    known = [(title, response) for title, response in zip(titles, responses, strict=True) if response is not None]
+    for title, response in known[1:]:
+        if response != known[0][1]:
+            raise ValueError(
+                f"{known[0][0]} and {title} were fitted to different responses: a Bayes factor compares models of the "
+                f"same data."
+            )
+    order = sorted(range(len(brackets)), key=lambda i: -_middle(brackets[i]))
     ranked = tuple(brackets[i] for i in order)
     worst = next((word for word in ("none", "statistical") if any(b.status == word for b in ranked)), "proven")
     confidence = max(1 - sum(1 - bracket.confidence for bracket in ranked), 0.0)
@@ -136,19 +176,44 @@ def _weights(brackets: Sequence[EvidenceBracket]) -> np.ndarray:
     return np.asarray(found)
 
 
-def _check_same_data(titles: Sequence[str], fits: Sequence[Any]) -> None:
-    known = [
-        (title, fit.target.observed_data) for title, fit in zip(titles, fits, strict=True) if fit.target is not None
-    ]
-    known = [(title, data) for title, data in known if data]
-    for title, data in known[1:]:
-        first = known[0][1]
-        ours, theirs = (np.sort(np.asarray(next(iter(x.values())), np.float64).ravel()) for x in (first, data))
-        if len(data) == len(first) == 1 and not np.array_equal(ours, theirs):
-            raise ValueError(
-                f"{known[0][0]} and {title} were fitted to different responses: a Bayes factor compares models of the "
-                f"same data."
-            )
+def response_fingerprint(target: Any) -> str | None:
+    """What says whether two targets have the same responses, in whatever order; None where there is not one response.
+
+    In single precision, in which a target may hold what another has in double.
+    """
+    data = {} if target is None else target.observed_data
+    if len(data) != 1:
+        return None
+    values = np.sort(np.asarray(next(iter(data.values())), np.float32).ravel())
+    return hashlib.sha256((values + 0.0).astype("<f4").tobytes()).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedEvidence:
+    """What a file of `Fit.save` says of the evidence; it is read without the target and without the draws."""
+
+    evidence: EvidenceBracket
+    response: str | None
+    call: str | None
+
+
+def saved_evidence(path: str | Path) -> SavedEvidence:
+    """The bracket of the log evidence in a file of `Fit.save`, or a `ValueError` that names the file."""
+    from safetensors import SafetensorError, safe_open
+
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"There is no file {path}.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+    except (SafetensorError, OSError):
+        metadata = {}
+    if not metadata.get("format", "").startswith("provi-fit-"):
+        raise ValueError(f"{path} is not a fit saved by ProVI: provi fit ... --save {Path(path).stem}.fit writes one.")
+    data = json.loads(metadata["fit"])
+    certificate = Certificate.from_dict(data["certificate"])
+    bracket = evidence_bracket(certificate, data["elbo"]["value"], data["elbo"]["standard_error"])
+    return SavedEvidence(bracket, data.get("response"), data.get("call"))
 
 
 def _shown(share: float) -> str:

@@ -12,8 +12,10 @@ from provi.certificates.bounds import at_most
 from provi.certificates.certificate import Certificate, evidence_bracket
 from provi.certificates.distance.bound import Deferred, EvidenceBracket
 from provi.core.arguments import available_bytes, check_count
+from provi.core.notebook import as_html
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.loo import LeaveOneOut, leave_one_out, log_densities
+from provi.result.description import ModelDescription, describe
 from provi.result.posterior import Posterior
 from provi.runtime.record import History, Outcome
 from provi.targets.parameters import element_names
@@ -21,7 +23,11 @@ from provi.targets.parameters import element_names
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_AT_ONCE = 1000
+    from provi.data.encoding import TableEncoding
+    from provi.diagnostics.check import ModelCheck
+    from provi.result.prediction import Prediction
+
+_AT_ONCE, _ROWS = 1000, 20
 _ASK = (
     "The distance to the posterior takes a while: it is computed when fit.certificate.kl or fit.evidence is asked for."
 )
@@ -43,7 +49,11 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Fit:
-    """The result of `provi.fit`; `target`, `guarantee` and `call` are None where they are not known."""
+    """The result of `provi.fit`; `target`, `guarantee` and `call` are None where they are not known.
+
+    `encoding`: how a table's columns became those of the target, for fits of `provi fit TABLE`; else None.
+    `description`: what was fitted, where somebody knows more than the target says itself; see `describe`.
+    """
 
     posterior: Posterior
     elbo: Estimate
@@ -57,6 +67,9 @@ class Fit:
     target: Any = dataclasses.field(default=None, compare=False)
     guarantee: Any = dataclasses.field(default=None, compare=False)
     call: str | None = None
+    encoding: "TableEncoding | None" = None
+    description: ModelDescription | None = None
+    _checked: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         dim = self.posterior.family.dim
@@ -81,15 +94,21 @@ class Fit:
         return plot(self, kind, reference)
 
     def report(
-        self, path: str | Path, *, title: str | None = None, reference: Any = None, num_draws: int = 2000
+        self,
+        path: str | Path,
+        *,
+        title: str | None = None,
+        reference: Any = None,
+        num_draws: int = 2000,
+        check: bool = True,
     ) -> Path:
-        """Write one self-contained HTML page: verdict, pictures, ledger, diagnostics, timing, how to reproduce it.
+        """Write one self-contained HTML page: what was fitted, verdict, does the model fit, pictures, ledger, timing.
 
         The arguments are those of `provi.report.html.page.write_report`.
         """
         from provi.report.html.page import write_report
 
-        return write_report(self, path, title=title, reference=reference, num_draws=num_draws)
+        return write_report(self, path, title=title, reference=reference, num_draws=num_draws, check=check)
 
     @property
     def evidence(self) -> EvidenceBracket:
@@ -129,6 +148,10 @@ class Fit:
         family, point = self.posterior.family, self.posterior.point
         return marginal_distances(target, family, point, kl=kl, confidence=confidence, seed=seed)
 
+    def describe(self) -> ModelDescription | None:
+        """What was fitted, in words: formula, likelihood, priors, data; None of a fit that has lost its target."""
+        return describe(self)
+
     def diagnose(self, num_draws: int = 10_000, seed: int = 0) -> ImportanceDiagnostics:
         """How far q is from the posterior itself, by importance sampling: k-hat, and what to do where it is bad.
 
@@ -146,10 +169,78 @@ class Fit:
 
         return to_arviz(self, num_draws, seed, predictive=predictive)
 
-    def posterior_predictive(self, num_draws: int = 1000, seed: int = 0) -> dict[str, np.ndarray]:
-        """Replicated data: y ~ p(y | z) at `num_draws` draws z of q, a dictionary by name with the draws in front."""
+    def predict(
+        self,
+        X_new: Any,
+        interval: float = 0.9,
+        *,
+        kind: str = "mean",
+        groups: Any = None,
+        offset: Any = None,
+        exposure: Any = None,
+        num_draws: int = 4000,
+        seed: int = 0,
+    ) -> "Prediction":
+        r"""Predictions for new rows, of linear models, Gaussian processes and hierarchical ones.
+
+        By default of the expected response: `mean` is $E_q[E[y|\eta]]$, and the interval holds $E[y|\eta]$, which is
+        uncertain because the parameters are, with the probability `interval` under q. With `kind="response"` the
+        interval is that of a new response y, noise included; with `kind="latent"` all is of $\eta$, which `linear` has
+        in any case. In closed form; intervals of new responses that are neither Gaussian nor 0 and 1, and models
+        with unknown numbers in their likelihood, take `num_draws` draws.
+
+        **Arguments:**
+
+        - `X_new`: an array with the columns of X, or a data frame, whose columns are matched by name where the target
+          has names; others in it do not count. For a fit of `provi fit TABLE --save`: a frame like the table.
+        - `interval`: the probability of the central interval.
+        - `groups`: of a hierarchical model, the group of each row; one that the fit has not seen is drawn around
+          the common coefficients.
+        - `offset`, `exposure`: of each new row, offset = log(exposure), for models that were fitted with one.
+
+        **Returns:** a `Prediction` with `mean`, `sd`, `lower`, `upper` and `linear`; it prints as a table.
+        """
+        from provi.result.prediction import predict
+
+        self._known_target("predict")
+        return predict(self, X_new, interval, kind, num_draws, seed, groups, offset, exposure)
+
+    def posterior_predictive(
+        self,
+        *new: Any,
+        num_draws: int = 1000,
+        seed: int = 0,
+        groups: Any = None,
+        offset: Any = None,
+        exposure: Any = None,
+    ) -> dict[str, np.ndarray]:
+        """Responses y ~ p(y | z) at `num_draws` draws z of q, a dictionary by name with the draws in front.
+
+        Replicates of the data, `posterior_predictive()`; or, with arguments, responses at new data:
+
+        - linear models, Gaussian processes: `posterior_predictive(X_new)`, with what `predict` takes;
+        - NumPyro: the model's new arguments, `posterior_predictive(X_new, None)`, a tuple of them, or a dictionary of
+          those by name; deterministic sites come along;
+        - PyMC: a dictionary of new values of its `pm.Data`; - Stan: one of new data, for programs with `_rep`.
+
+        Numbers alone, `posterior_predictive(1000, 0)`, are `num_draws` and `seed`.
+        """
         target = self._known_target("posterior_predictive")
-        found = target.predict(self.posterior.sample(num_draws, seed), seed)
+        numbers = [int(x) for x in new if isinstance(x, int | np.integer) and not isinstance(x, bool)]
+        counts = 0 < len(new) == len(numbers) <= 2
+        if counts:
+            num_draws, seed, *_ = (*numbers, seed)
+        if counts or not new:
+            found = target.predict(self.posterior.sample(num_draws, seed), seed)
+        elif target.takes_new_data:
+            found = target.predict_new(self.posterior.sample(num_draws, seed), seed, *new)
+        else:
+            from provi.result.prediction import draw_new
+
+            X_new, *more = new
+            if more:
+                raise ValueError(f"posterior_predictive takes one table of new rows, X_new, not {len(new)} arguments.")
+            return {"y": draw_new(self, X_new, num_draws, seed, groups=groups, offset=offset, exposure=exposure)}
         if not found:
             raise ValueError(
                 f"posterior_predictive: {type(target).__name__} does not say how its data are drawn. Take a model with "
@@ -168,16 +259,41 @@ class Fit:
         """
         return cross_validate(self._known_target("loo"), self.posterior, num_draws, seed)
 
+    def check(self, num_draws: int | None = None, seed: int = 0) -> "ModelCheck":
+        """Does the model fit its data? Observed responses beside responses simulated at a draw of the posterior.
+
+        **Arguments:**
+
+        - `num_draws`: simulated sets; 1000, and down to 200 where there are more than 4000 responses.
+
+        **Returns:** a `ModelCheck`, which prints itself; `ok` is false with a probability of 1% at most where the model
+        is right and q is the posterior. Computed once for each `num_draws` and `seed`.
+        """
+        from provi.diagnostics.check import check_model
+
+        target = self._known_target("check")
+        if (num_draws, seed) not in self._checked:
+            names = () if self.description is None else tuple(name for name, _, _ in self.description.inputs)
+            self._checked[num_draws, seed] = check_model(target, self.posterior, num_draws, seed, names)
+        return self._checked[num_draws, seed]
+
     def _known_target(self, method: str) -> Any:
         if self.target is None:
             raise ValueError(f"{method} needs the target: provi.load(path, target=target).")
         return self.target
 
-    def save(self, path: str | Path) -> None:
-        """Write everything but the target to one safetensors file; `provi.load(path, target)` reads it back."""
+    def save(self, path: str | Path, *, target: bool | None = None) -> None:
+        """Write the fit to one safetensors file, which `provi.load(path)` reads back.
+
+        **Arguments:**
+
+        - `target`: whether the file holds the target, with its data, so that a loaded fit predicts and summarises
+          without it. If not given, up to 256 MiB; False writes no data. Targets with functions of yours in them
+          (`LogDensity`, `UserLikelihood`) and models of other packages cannot be held: `provi.load(path, target)`.
+        """
         from provi.result.storage import save
 
-        save(self, path)
+        save(self, path, target)
 
     def __str__(self) -> str:
         certificate = self.certificate
@@ -190,6 +306,10 @@ class Fit:
         waits = isinstance(certificate.distance, Deferred) and certificate.distance.slow
         lines += [_ASK] if waits else certificate.lines[1:]
         return "\n".join(lines if found is None else [*lines, found.advice])
+
+    def _repr_html_(self) -> str:
+        summary = self.posterior.summary()
+        return as_html(*str(self).splitlines(), summary.table(_ROWS), *summary.notes)
 
     def __repr__(self) -> str:
         return f"<provi.Fit: {self.outcome.name}, gap {self.certificate.gap}, ELBO {self.elbo}>"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -9,13 +10,16 @@ import jax
 import numpy as np
 from scipy import special
 
-from provi.core.arguments import double_precision
+from provi.core.arguments import device_array, double_precision
 from provi.families.nested import NestedGaussian, NestedPoint
 from provi.result.posterior import Posterior
-from provi.result.summary import Summary, content_note, summarise_model_space
+from provi.result.predictors import AbstractNewRows, Four, Latent, no_draw
+from provi.result.summary import Summary, Variable, content_note, summarise_model_space
 from provi.targets.latent.model import AbstractLatentGaussian
+from provi.targets.latent_gaussian import LatentGaussian
 
-_BISECTIONS, _KERNEL, _AT_ONCE = 60, 0.2, 1000
+_BISECTIONS, _KERNEL, _AT_ONCE, _NUMBERS_AT_ONCE = 60, 0.2, 1000, 2**22
+_STREAM = 2**31 - 6  # of the seed: not the one that drew the parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,20 +141,46 @@ class NestedPosterior(Posterior):
             start += int(np.prod(part.effect_shape))
         raise ValueError(f"There is no block {block!r}: there are {[part.name for part in self.model.blocks]}.")
 
-    def summary(self, probability: float = 0.94, *, unconstrained: bool = False) -> Summary:
+    def summary(
+        self,
+        probability: float = 0.94,
+        var_names: str | Sequence[str] | None = None,
+        kind: str = "all",
+        *,
+        unconstrained: bool = False,
+    ) -> Summary:
         """Mean, standard deviation and central interval of fixed effects and hyperparameters.
 
-        Those of the many effects are in `effects`; with `unconstrained` all free coordinates are listed.
+        Those of the many effects are in `effects`, or here by the name of their block in `var_names`; with
+        `unconstrained` all free coordinates are listed. The arguments are those of `Posterior.summary`.
         """
         if unconstrained or self.model is not self.target:
             free = Summary(self.names, self.mean, self.standard_deviation, self.interval(probability), probability)
             known = _table(list(self.hyperparameters.values()), probability)
-            found = free if unconstrained or self.target is None else summarise_model_space(self, free, known)
+            if unconstrained or self.target is None:
+                found = free.select(var_names, kind)
+            else:
+                found = summarise_model_space(self, free, known, var_names, kind)
             return dataclasses.replace(found, notes=(*found.notes, *content_note(self, probability)))
-        found = _table([*self.fixed.values(), *self.hyperparameters.values()], probability)
+        asked = {var_names} if isinstance(var_names, str) else set(var_names or ())
+        rows = [*self.fixed.values(), *self.hyperparameters.values()]
+        variables = [Variable(row.name, 1) for row in rows]
+        for block in self.model.blocks:
+            own = self._named_effects(block) if any(name.partition("[")[0] == block.name for name in asked) else []
+            rows, variables = [*rows, *own], [*variables, *([Variable(block.name, len(own))] if own else [])]
+        found = dataclasses.replace(_table(rows, probability), variables=tuple(variables)).select(var_names, kind)
         listed = ", ".join(f"{name} {effects.mean.shape}" for name, effects in self.effects.items())
-        notes = (f"Random effects are in posterior.effects: {listed}.",) if listed else ()
+        notes = (f"Random effects are in posterior.effects: {listed}.",) if listed and not asked else ()
         return dataclasses.replace(found, notes=(*notes, *content_note(self, probability)))
+
+    def _named_effects(self, block: Any) -> list[Marginal]:
+        """The marginals of all effects of a block, with their levels in their names."""
+        names = [f"{block.name}[{level}]" for level in block.levels]
+        if block.coefficients:
+            names = [f"{block.name}[{level}, {label}]" for level in block.levels for label in block.coefficients]
+        width = max(len(block.coefficients), 1)
+        found = (self.effect_marginal(block.name, *divmod(place, width)) for place in range(len(names)))
+        return [dataclasses.replace(row, name=name) for name, row in zip(names, found, strict=True)]
 
     @double_precision
     def interval(self, probability: float = 0.94) -> np.ndarray:
@@ -243,3 +273,118 @@ def _mixture_quantiles(weights: np.ndarray, means: np.ndarray, spreads: np.ndarr
         share = np.einsum("k,kdl->dl", weights, special.ndtr((middle - means[:, :, None]) / spreads[:, :, None]))
         low, high = np.where(share < levels, middle, low), np.where(share < levels, high, middle)
     return (low + high) / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassRows(AbstractNewRows):
+    """Rows of a response with several classes: by draws, as its probabilities are no functions of one number each.
+
+    - `latent`: predictors at draws z, (draws, rows) or (draws, rows, classes - 1), for a matrix of rows.
+    - `probabilities`: (draws, rows, classes) of z and these.
+    """
+
+    posterior: Any
+    matrix: np.ndarray
+    latent: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    probabilities: Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+    def moments(self) -> Latent:
+        """Of 4000 draws."""
+        mean, sd, *_ = self._summarised(self.latent, 0.9, 4000, 0)
+        return Latent(mean, sd)
+
+    def predict(self, kind: str, interval: float, num_draws: int, seed: int) -> Four:
+        """Of the draws."""
+        if kind == "response":
+            raise ValueError("kind='response' has no interval for several classes: posterior_predictive draws them.")
+        values = self.latent if kind == "latent" else lambda z, rows: self.probabilities(z, self.latent(z, rows))
+        return self._summarised(values, interval, num_draws, seed)
+
+    def _summarised(self, values: Any, interval: float, num_draws: int, seed: int) -> Four:
+        z, parts = np.asarray(self.posterior.sample(num_draws, seed), np.float64), []
+        size = max(1, _NUMBERS_AT_ONCE // (8 * num_draws))
+        for start in range(0, len(self.matrix), size):
+            found = values(z, self.matrix[start : start + size])
+            ends = np.quantile(found, [(1 - interval) / 2, (1 + interval) / 2], axis=0)
+            parts.append((found.mean(axis=0), found.std(axis=0), *ends))
+        mean, sd, lower, upper = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return mean, sd, lower, upper
+
+    def responses(self, num_draws: int, seed: int) -> np.ndarray:
+        """The numbers of the classes, from 0."""
+        z = np.asarray(self.posterior.sample(num_draws, seed), np.float64)
+        shares = self.probabilities(z, self.latent(z, self.matrix))
+        below = np.random.default_rng([seed, 4]).random((*shares.shape[:2], 1)) > np.cumsum(shares, axis=2)[:, :, :-1]
+        return below.sum(axis=2).astype(float)
+
+
+def graded(eta: np.ndarray, cutpoints: np.ndarray) -> np.ndarray:
+    """P(y = k), (draws, rows, K), of the proportional-odds model: cut points (K - 1,) or (draws, K - 1)."""
+    above = special.expit(eta[:, :, None] - np.reshape(cutpoints, (-1, 1, cutpoints.shape[-1])))
+    ones = np.ones((*eta.shape, 1))
+    return -np.diff(np.concatenate([ones, above, 0 * ones], axis=2), axis=2)
+
+
+@dataclasses.dataclass(frozen=True)
+class NestedRows(AbstractNewRows):
+    """Rows of a latent Gaussian model with fixed effects only, whose likelihood may have unknown numbers: by draws."""
+
+    posterior: Any
+    target: LatentGaussian
+    design: np.ndarray
+    offset: np.ndarray
+
+    def moments(self) -> Latent:
+        """Of 4000 draws."""
+        eta = self._eta(self.posterior.sample(4000, 0))
+        return Latent(eta.mean(axis=0), eta.std(axis=0))
+
+    def _eta(self, z: np.ndarray) -> np.ndarray:
+        start = self.target.num_hyperparameters
+        return self.offset + z[:, start : start + self.design.shape[1]] @ self.design.T
+
+    def predict(self, kind: str, interval: float, num_draws: int, seed: int) -> Four:
+        """Of the draws."""
+        z = self.posterior.sample(num_draws, seed)
+        values = self._eta(z) if kind == "latent" else self._values(z, seed, kind == "response")
+        if values is None:
+            raise ValueError(no_draw(self.target.likelihood))
+        lower, upper = np.quantile(values, [(1 - interval) / 2, (1 + interval) / 2], axis=0)
+        return values.mean(axis=0), values.std(axis=0), lower, upper
+
+    def responses(self, num_draws: int, seed: int) -> np.ndarray | None:
+        """At the draws."""
+        return self._values(self.posterior.sample(num_draws, seed), seed, True)
+
+    def grades(self) -> ClassRows:
+        """The same rows, as probabilities of grades between the unknown cut points."""
+        target, start = self.target, self.target.num_hyperparameters
+
+        def latent(z: np.ndarray, rows: np.ndarray) -> np.ndarray:
+            return z[:, start : start + rows.shape[1] - 1] @ rows[:, :-1].T + rows[:, -1]
+
+        def shares(z: np.ndarray, eta: np.ndarray) -> np.ndarray:
+            numbers = target.constrain(z)
+            cuts = sum(name.startswith("cutpoint[") for name in numbers)
+            return graded(eta, np.stack([numbers[f"cutpoint[{k + 1}]"] for k in range(cuts)], axis=1))
+
+        return ClassRows(self.posterior, np.concatenate([self.design, self.offset[:, None]], axis=1), latent, shares)
+
+    @double_precision
+    def _values(self, z: np.ndarray, seed: int, draw: bool) -> np.ndarray | None:
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), _STREAM), len(z))
+        theta = device_array(z[:, : self.target.num_hyperparameters])
+        found = _nested_values(self.target, theta, device_array(self._eta(z)), keys, draw)
+        return None if found is None else np.asarray(found)
+
+
+@eqx.filter_jit
+def _nested_values(target: LatentGaussian, theta: Any, eta: Any, keys: Any, draw: bool) -> Any:
+    def one(item: Any) -> Any:
+        values = target.hyperparameters(item[0])
+        likelihood = target.numbers.assign(target.likelihood, values)
+        return likelihood.draw(item[2], item[1]) if draw else likelihood.mean_response(item[1], 0 * item[1])
+
+    if jax.eval_shape(one, (theta[0], eta[0], keys[0])) is None:
+        return None
+    return jax.lax.map(one, (theta, eta, keys))

@@ -1,16 +1,17 @@
 """The fitted approximation, in NumPy."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from provi.certificates.distance.bound import Deferred, PosteriorBound
-from provi.core.arguments import as_array, check_count, double_precision
+from provi.core.arguments import as_array, check_count, device_array, double_precision
+from provi.core.randomness import key_of
 from provi.diagnostics.importance import ImportanceDiagnostics, importance_diagnostics
-from provi.families.base import AbstractFamily
+from provi.families.base import AbstractFamily, draws_of, log_probs_of, moment_of
 from provi.families.bases import marginal_quantile
 from provi.result.summary import Summary, content_note, summarise_model_space, tail_warning
 
@@ -38,24 +39,24 @@ class Posterior:
     @double_precision
     def mean(self) -> np.ndarray:
         """E_q[z]."""
-        return np.asarray(self.family.mean(self.point))
+        return np.asarray(moment_of(self.family, self.point, "mean"))
 
     @property
     @double_precision
     def covariance(self) -> np.ndarray:
         """Cov_q[z]."""
-        return np.asarray(self.family.covariance(self.point))
+        return np.asarray(moment_of(self.family, self.point, "covariance"))
 
     @property
     @double_precision
     def standard_deviation(self) -> np.ndarray:
         """Marginal standard deviations."""
-        return np.asarray(self.family.marginal_standard_deviation(self.point))
+        return np.asarray(moment_of(self.family, self.point, "marginal_standard_deviation"))
 
     @double_precision
     def sample(self, n: int, seed: int) -> np.ndarray:
         """`n` independent draws of the free coordinates z, one a row."""
-        return np.asarray(self.family.sample(jax.random.key(seed), self.point, check_count("n", n)))
+        return np.asarray(draws_of(self.family, key_of(seed), self.point, check_count("n", n)))
 
     def draws(self, n: int, seed: int) -> Any:
         """`n` independent draws in the model's own space: a dictionary by variable, or the user's pytree, n in front.
@@ -75,8 +76,8 @@ class Posterior:
         array = as_array("z", z)
         if array.shape[-1] != self.family.dim or array.ndim > 2:
             raise ValueError(f"z has shape {array.shape}; its last axis must be the dimension {self.family.dim}.")
-        rows = jnp.asarray(np.atleast_2d(array), jax.tree.leaves(self.point)[0].dtype)
-        values = jax.vmap(lambda row: self.family.log_prob(self.point, row))(rows)
+        rows = device_array(np.atleast_2d(array), jax.tree.leaves(self.point)[0].dtype)
+        values = log_probs_of(self.family, self.point, rows)
         return np.asarray(values if array.ndim == 2 else values[0])
 
     def interval(self, probability: float = 0.94) -> np.ndarray:
@@ -87,7 +88,14 @@ class Posterior:
         deviation = self.standard_deviation
         return np.stack([self.mean - width * deviation, self.mean + width * deviation], axis=1)
 
-    def summary(self, probability: float = 0.94, *, unconstrained: bool = False) -> Summary:
+    def summary(
+        self,
+        probability: float = 0.94,
+        var_names: str | Sequence[str] | None = None,
+        kind: str = "all",
+        *,
+        unconstrained: bool = False,
+    ) -> Summary:
         """Mean, standard deviation and central interval of every parameter, by name.
 
         In the model's own space where the target is known: a parameter that is a free coordinate itself exactly, what
@@ -98,13 +106,20 @@ class Posterior:
         **Arguments:**
 
         - `probability`: of the central interval.
+        - `var_names`: a name or several, of variables or of single rows, of which all rows are printed; `"~mu"` is
+          all but mu, as in ArviZ.
+        - `kind`: `"all"`, parameters before deterministics; `"parameters"`; or `"deterministics"`, which the model
+          computes of its parameters. Printed in full only if `var_names` asks: many values of one are a line.
         - `unconstrained`: summarise the free coordinates z, all exactly.
         """
         free = Summary(self.names, self.mean, self.standard_deviation, self.interval(probability), probability)
         held = content_note(self, probability)
         if self.target is None:
-            return dataclasses.replace(free, notes=(_NO_TARGET, *held))
-        found = free if unconstrained else summarise_model_space(self, free)
+            return dataclasses.replace(free.select(var_names, kind), notes=(_NO_TARGET, *held))
+        if unconstrained:
+            found = free.select(var_names, kind)
+        else:
+            found = summarise_model_space(self, free, var_names=var_names, kind=kind)
         return dataclasses.replace(found, notes=(*found.notes, *held, *tail_warning(self)))
 
     @property

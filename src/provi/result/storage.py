@@ -1,10 +1,18 @@
-"""A fit as one safetensors file."""
+"""A fit as one safetensors file, with its target where that is made of arrays and plain values.
+
+A target is written as its classes, by name, and their fields; to read it back, classes of `provi.targets` and
+`provi.kernels` are found by these names and their fields are set. No code is stored, and none is run.
+"""
 
 import dataclasses
+import hashlib
+import importlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,29 +20,43 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from provi.certificates.certificate import Certificate
-from provi.core.arguments import double_precision
+from provi.core.arguments import device_array, double_precision
+from provi.data.encoding import TableEncoding
 from provi.families.base import AbstractFamily
 from provi.families.bases import Laplace, Normal, StudentT, Uniform
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale
 from provi.families.nested import NestedGaussian, NestedPoint
+from provi.result.description import ModelDescription
+from provi.result.evidence import response_fingerprint
 from provi.result.fit import Estimate, Fit
 from provi.result.nested import NestedPosterior
 from provi.result.posterior import Posterior
 from provi.runtime.record import History, Outcome
 from provi.targets.priors import GaussianPrior
+from provi.targets.sparse_gaussian_process import SparseGaussianProcess
 
 _FORMAT = "provi-fit-1"
+_LARGEST_TARGET = 2**28
+_ROOMS = ("provi.targets.", "provi.kernels.")
 _BASES = {base.name: base for base in (Normal, Laplace, Uniform)}
 
 
-def save(fit: Fit, path: str | Path) -> None:
-    """Write everything but the target to one safetensors file."""
+def save(fit: Fit, path: str | Path, target: bool | None = None, model: Any = None) -> None:
+    """Write a fit to one safetensors file.
+
+    **Arguments:**
+
+    - `target`: as in `Fit.save`. - `model`: what made the target, of arrays and plain values, for `load_model`.
+    """
     family, point = fit.posterior.family, fit.posterior.point
     tensors = {f"point/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(point))}
     tensors["history"] = fit.history.as_array()
+    shared: dict[int, str] = {}
     if isinstance(family, DualGaussian):
-        tensors |= {f"family/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(family))}
+        leaves = jax.tree.leaves(family)
+        tensors |= {f"family/{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+        shared = {id(leaf): f"family/{i}" for i, leaf in enumerate(leaves)}
     metadata = {
         "family": _describe(family),
         "names": fit.posterior.names,
@@ -46,7 +68,20 @@ def save(fit: Fit, path: str | Path) -> None:
         "gradient_evaluations": fit.gradient_evaluations,
         "seconds": fit.seconds,
         "call": fit.call,
+        "encoding": None if fit.encoding is None else fit.encoding.to_dict(),
+        "description": None if fit.description is None else fit.description.to_dict(),
+        "response": response_fingerprint(fit.target),
     }
+    if target is not False and fit.target is not None:
+        metadata |= _packed_target(fit.target, target, tensors, shared)
+    if model is not None:
+        arrays: dict[str, Any] = {}
+        try:
+            metadata["model"] = _pack(model, arrays, {}, "model")
+        except _CannotBeStoredError as error:
+            raise ValueError(f"The model cannot be stored, since it holds {error}.") from None
+        tensors |= arrays
+    tensors = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     save_file(tensors, path, metadata={"format": _FORMAT, "fit": json.dumps(metadata)})
 
 
@@ -56,14 +91,16 @@ def load(path: str | Path, target: Any = None) -> Fit:
 
     **Arguments:**
 
-    - `target`: what was approximated, which the file does not hold. Without it there are no summaries in the model's
-      own space, no predictions, no LOO and no k-hat; `dataclasses.replace(fit, target=target)` adds it later.
+    - `target`: what was approximated, where the file does not hold it. Without any there are no summaries in the
+      model's own space, no predictions, no LOO and no k-hat; `dataclasses.replace(fit, target=target)` adds it later.
     """
     with safe_open(path, framework="numpy") as file:
         metadata = file.metadata() or {}
         if metadata.get("format") != _FORMAT:
             raise ValueError(f"{path} is not a fit saved by ProVI.")
         data = json.loads(metadata["fit"])
+        if target is None and data.get("target") is not None:
+            target = _unpacked_target(data, file, path)
         if data["family"]["scale"] == "nested":
             family, structure = _nested(target, path)
         else:
@@ -71,6 +108,7 @@ def load(path: str | Path, target: Any = None) -> Fit:
         leaves = [jnp.asarray(file.get_tensor(f"point/{i}")) for i in range(structure.num_leaves)]
         history = History.from_array(file.get_tensor("history"))
     kind: Any = NestedPosterior if isinstance(family, NestedGaussian) else Posterior
+    encoding, description = data.get("encoding"), data.get("description")
     return Fit(
         posterior=kind(family, jax.tree.unflatten(structure, leaves), tuple(data["names"]), target),
         elbo=Estimate(**data["elbo"]),
@@ -83,7 +121,138 @@ def load(path: str | Path, target: Any = None) -> Fit:
         seconds=data["seconds"],
         target=target,
         call=data.get("call"),
+        encoding=None if encoding is None else TableEncoding.from_dict(encoding),
+        description=None if description is None else ModelDescription.from_dict(description),
     )
+
+
+class _CannotBeStoredError(Exception):
+    """A part of a target is neither an array nor a plain value."""
+
+
+def _packed_target(target: Any, wanted: bool | None, tensors: dict[str, Any], shared: dict[int, str]) -> dict[str, Any]:
+    """The target as plain data, its arrays added to `tensors`, and a digest of both; empty where it cannot be stored.
+
+    **Arguments:**
+
+    - `wanted`: True where the user asked for it: then what cannot be stored is an error.
+    - `shared`: names of arrays that are stored already, by identity.
+    """
+    if isinstance(target, SparseGaussianProcess):  # features that can be computed again are not data
+        target = eqx.tree_at(lambda t: (t.design, t.offset), target, (None, None), is_leaf=lambda x: x is None)
+    arrays: dict[str, Any] = {}
+    try:
+        spec = _pack(target, arrays, dict(shared))
+    except _CannotBeStoredError as error:
+        if wanted:
+            raise ValueError(
+                f"target=True: {type(target).__name__} cannot be stored, since it holds {error}."
+            ) from None
+        return {}
+    if wanted is None and sum(array.nbytes for array in arrays.values()) > _LARGEST_TARGET:
+        return {}
+    tensors |= arrays
+    return {"target": spec, "digest": _digest(spec, {**tensors, **arrays})}
+
+
+def load_model(path: str | Path) -> Any:
+    """The `model` that `save` was given; None in a file without one."""
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata() or {}
+        if metadata.get("format") != _FORMAT:
+            raise ValueError(f"{path} is not a fit saved by ProVI.")
+        spec = json.loads(metadata["fit"]).get("model")
+        return None if spec is None else _unpacked(spec, file, {}, path)
+
+
+def _pack(value: Any, arrays: dict[str, Any], stored: dict[int, str], folder: str = "target") -> Any:
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case np.ndarray() | jax.Array():
+            if getattr(value.dtype, "kind", "") not in tuple("fiub"):
+                raise _CannotBeStoredError(f"an array of dtype {value.dtype}")
+            if id(value) not in stored:
+                stored[id(value)] = f"{folder}/{len(arrays)}"
+                arrays[stored[id(value)]] = np.asarray(value)
+            return {"array": stored[id(value)], "jax": isinstance(value, jax.Array)}
+        case np.generic():
+            return value.item()
+        case tuple() | list():
+            return {type(value).__name__: [_pack(item, arrays, stored, folder) for item in value]}
+        case Mapping():
+            return {"items": [[_pack(part, arrays, stored, folder) for part in pair] for pair in value.items()]}
+    kind = type(value)
+    if not dataclasses.is_dataclass(kind) or not kind.__module__.startswith(_ROOMS):
+        raise _CannotBeStoredError(f"a {kind.__module__}.{kind.__qualname__}")
+    names = [field.name for field in dataclasses.fields(kind)]
+    fields = {name: _pack(getattr(value, name), arrays, stored, folder) for name in names}
+    return {"class": f"{kind.__module__}:{kind.__qualname__}", "fields": fields}
+
+
+def _unpacked_target(data: Any, file: Any, path: Any) -> Any:
+    tensors: dict[tuple[str, bool], Any] = {}
+    found = _unpacked(data["target"], file, tensors, path)
+    arrays = {name: np.asarray(array) for (name, _), array in tensors.items()}
+    if _digest(data["target"], arrays) != data["digest"]:
+        raise ValueError(f"{path} is damaged: the digest of its target is not the one that was written.")
+    return found
+
+
+def _unpacked(spec: Any, file: Any, tensors: dict[tuple[str, bool], Any], path: Any) -> Any:
+    """The inverse of `_pack`; the arrays that were read are added to `tensors`."""
+
+    def unpack(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        if "array" in value:
+            name = (value["array"], value["jax"])
+            if name not in tensors:
+                array = file.get_tensor(value["array"])
+                tensors[name] = device_array(array) if value["jax"] else array
+            return tensors[name]
+        if "items" in value:
+            return {unpack(key): unpack(item) for key, item in value["items"]}
+        if "class" not in value:
+            kind, items = next(iter(value.items()))
+            return {"tuple": tuple, "list": list}[kind](unpack(item) for item in items)
+        return _rebuilt(value["class"], {name: unpack(part) for name, part in value["fields"].items()})
+
+    try:
+        return unpack(spec)
+    except (ImportError, AttributeError, KeyError) as error:
+        raise ValueError(
+            f"{path} holds a target of another version of ProVI ({error}): give it, provi.load(path, target=target)."
+        ) from None
+
+
+def _rebuilt(name: str, fields: dict[str, Any]) -> Any:
+    """An instance of a class of ours with these fields; `__init__`, which reads the user's data, is not run again."""
+    module, _, qualified = name.partition(":")
+    if not module.startswith(_ROOMS):
+        raise ImportError(f"{name} is no part of a target")
+    kind: Any = importlib.import_module(module)
+    for part in qualified.split("."):
+        kind = getattr(kind, part)
+    if not dataclasses.is_dataclass(kind) or not isinstance(kind, type) or kind.__module__ != module:
+        raise ImportError(f"{name} is no part of a target")
+    made = object.__new__(kind)
+    for field in dataclasses.fields(kind):
+        default = None if field.default is dataclasses.MISSING else field.default
+        object.__setattr__(made, field.name, fields.get(field.name, default))
+    return made
+
+
+def _digest(spec: Any, arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of a target: of its plain data, and of the arrays that they name."""
+    text, found = json.dumps(spec, sort_keys=True), hashlib.sha256()
+    found.update(text.encode())
+    for name in sorted(arrays):
+        if f'"{name}"' in text:
+            array = np.asarray(arrays[name], order="C")
+            found.update(f"{name} {array.dtype.str} {array.shape}".encode())
+            found.update(array.data if array.ndim else array.tobytes())
+    return found.hexdigest()
 
 
 def _describe(family: AbstractFamily) -> dict[str, Any]:
@@ -101,14 +270,14 @@ def _nested(target: Any, path: Any) -> tuple[NestedGaussian, Any]:
     """Of a latent Gaussian model, whose mixtures have no meaning without it."""
     model = None if target is None else target.latent_gaussian()
     if model is None:
-        raise ValueError(f"{path} is a nested fit, which needs its model: provi.load(path, target=target).")
+        raise ValueError(f"{path} is a nested fit without its model, which it needs: provi.load(path, target=target).")
     return NestedGaussian(model), jax.tree.structure(NestedPoint(*range(9)))
 
 
 def _family(spec: dict[str, Any], file: Any) -> tuple[AbstractFamily, Any]:
     """The family, and the structure of its points."""
     if spec["scale"] == "dual":
-        one = jnp.asarray(np.ones((1, 1)))
+        one = device_array(np.ones((1, 1)))
         prior = GaussianPrior(one[0], one[0, 0]) if spec["linear_model"] else None
         like = DualGaussian(one, one[0], one if spec["linear_model"] else None, prior, one if spec["root"] else None)
         arrays = [jnp.asarray(file.get_tensor(f"family/{i}")) for i in range(len(jax.tree.leaves(like)))]

@@ -1,8 +1,11 @@
 """A table of marginals by name; in the model's own space: what is a free coordinate exactly, the rest from draws."""
 
 import dataclasses
+import difflib
 import io
+import itertools
 import math
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -12,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from provi.certificates.distance.bound import Deferred
-from provi.diagnostics.importance import ImportanceDiagnostics
+from provi.core.notebook import as_html
+from provi.targets.parameters import element_names
 
 if TYPE_CHECKING:
     from provi.result.posterior import Posterior
@@ -21,13 +25,28 @@ _DRAWS, _FEWEST_DRAWS, _SEED = 10_000, 100, 0
 _NUMBERS = 2**25  # draws of all parameters together, 256 MiB; fewer draws of many parameters
 _AT_ONCE = 1000
 _LISTED = 4
+_FOLDED, _HEAD = 12, 5  # values of a deterministic from which one line stands for them; rows of a long vector
+_KINDS = ("all", "parameters", "deterministics")
 _LARGEST_CHECK = 10**6  # numbers in the target up to which a summary computes k-hat without being asked
-_FIRST_CHECK, _SECOND_CHECK = 1000, 10_000
+_FIRST_CHECK, _SECOND_CHECK, _PROVEN_ERROR = 1000, 10_000, 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Variable:
+    """Consecutive rows of a summary that are one variable of the model; `deterministic`: computed of the parameters."""
+
+    name: str
+    size: int
+    deterministic: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """A table of marginals; prints itself, `to_dict()` for code. `notes`: lines that stand under the table."""
+    """A table of marginals; prints itself, `to_dict()` for code. `notes`: lines that stand under the table.
+
+    - `variables`: which rows are one variable, in their order; empty where that is not known.
+    - `complete`: whether every row is printed, as of rows that were asked for by name.
+    """
 
     names: tuple[str, ...]
     mean: np.ndarray
@@ -35,6 +54,8 @@ class Summary:
     interval: np.ndarray
     probability: float
     notes: tuple[str, ...] = ()
+    variables: tuple[Variable, ...] = ()
+    complete: bool = False
 
     def to_dict(self) -> dict[str, dict[str, float]]:
         """name -> {"mean", "sd", "low", "high"}."""
@@ -44,20 +65,80 @@ class Summary:
             for name, mean, sd, (low, high) in columns
         }
 
+    def select(self, var_names: str | Sequence[str] | None = None, kind: str = "all") -> "Summary":
+        """The rows of these variables or with these names, parameters before deterministics.
+
+        **Arguments:**
+
+        - `var_names`: a name or several, of variables or of single rows; `"~mu"` is all but mu, as in ArviZ.
+        - `kind`: `"all"`, `"parameters"`, or `"deterministics"`, which the model computes of its parameters.
+        """
+        if kind not in _KINDS:
+            raise ValueError(f"kind must be one of {', '.join(map(repr, _KINDS))}, not {kind!r}.")
+        owners = [variable for variable in self._groups() for _ in range(variable.size)]
+        wanted = _wanted(self.names, [owner.name for owner in owners], var_names)
+        computed = [owner.deterministic for owner in owners]
+        rows = [row for row in wanted if not computed[row] and kind != "deterministics"]
+        rows += [row for row in wanted if computed[row] and kind != "parameters"]
+        runs = itertools.groupby(owners[row] for row in rows)
+        return dataclasses.replace(
+            self,
+            names=tuple(self.names[row] for row in rows),
+            mean=self.mean[rows],
+            standard_deviation=self.standard_deviation[rows],
+            interval=self.interval[rows],
+            variables=tuple(dataclasses.replace(owner, size=len(list(run))) for owner, run in runs),
+            complete=var_names is not None,
+        )
+
+    def _groups(self) -> tuple[Variable, ...]:
+        """The variables; where they are not known, rows whose names are the same up to a bracket."""
+        if self.variables:
+            return self.variables
+        runs = itertools.groupby(name.partition("[")[0] if name.endswith("]") else name for name in self.names)
+        return tuple(Variable(stem, len(list(run))) for stem, run in runs)
+
     def table(self, largest: int = 40) -> Table:
-        """A rich table of at most `largest` rows."""
+        """A rich table of about `largest` rows at most; `select` and `to_dict` have all of them.
+
+        A deterministic of many values is one line, and of a long vector among other variables the first rows stand.
+        """
         tail = 50 * (1 - self.probability)
         table = Table(show_edge=False, pad_edge=False)
         table.add_column("parameter")
         for name in ("mean", "sd", f"{tail:g}%", f"{100 - tail:g}%"):
             table.add_column(name, justify="right")
         numbers = np.column_stack([self.mean, self.standard_deviation, self.interval])
-        for name, row in zip(self.names[:largest], numbers[:largest], strict=True):
+        for row in self._shown(len(self.names) if self.complete else largest):
             # A `Text`, so that brackets in a name are no markup, whatever console prints the table.
-            table.add_row(Text(name), *(f"{value:.3f}" for value in row))
-        if len(self.names) > largest:
-            table.add_row(f"... {len(self.names) - largest} more", "", "", "", "")
+            if isinstance(row, str):
+                table.add_row(Text(row), "", "", "", "")
+            else:
+                table.add_row(Text(self.names[row]), *(f"{value:.3f}" for value in numbers[row]))
         return table
+
+    def _shown(self, largest: int) -> Iterator[int | str]:
+        """The places of the rows to print, and lines that stand for several."""
+        groups, start, left = self._groups(), 0, largest
+        alone = len(groups) == 1
+        for group in groups:
+            rows, start = range(start, start + group.size), start + group.size
+            asked = f"see var_names={group.name!r}"
+            if group.deterministic and group.size > _FOLDED and not self.complete:
+                yield f"{group.name}: {group.size} values, {asked}"
+                continue
+            long = group.size > largest and not alone
+            listed = rows[: min(_HEAD if long else group.size, left)]
+            yield from listed
+            left -= len(listed)
+            if long and left:
+                yield f"... {group.size - len(listed)} more of {group.name}, {asked}"
+            elif len(listed) < group.size:
+                yield f"... {len(self.names) - listed.start - len(listed)} more"
+                return
+
+    def _repr_html_(self) -> str:
+        return as_html(self.table(), *self.notes)
 
     def __str__(self) -> str:
         console = Console(width=100, file=io.StringIO())
@@ -67,22 +148,44 @@ class Summary:
         return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
 
 
-_NO_TARGET = (
-    "In free coordinates, as the target is not known: provi.load(path, target=target) has the model's own space."
-)
+def _wanted(names: Sequence[str], owners: Sequence[str], var_names: str | Sequence[str] | None) -> list[int]:
+    """The rows that `var_names` asks for, in their order in the table; a `ValueError` for a name that is none."""
+    asked = [var_names] if isinstance(var_names, str) else list(var_names or ())
+    left_out = [name[1:] for name in asked if name.startswith("~") and name not in names]
+    kept = [name for name in asked if name.removeprefix("~") not in left_out]
+    for name in (*kept, *left_out):
+        if name not in names and name not in owners:
+            known = list(dict.fromkeys([*owners, *names]))
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {_listed(known)}."
+            raise ValueError(f"var_names has {name!r}, which is no variable of this fit: {hint}")
+    rows = []
+    for row, pair in enumerate(zip(names, owners, strict=True)):
+        if (not kept or not set(kept).isdisjoint(pair)) and set(left_out).isdisjoint(pair):
+            rows.append(row)
+    return rows
 
 
-def summarise_model_space(posterior: "Posterior", free: Summary, known: Summary | None = None) -> Summary:
+def summarise_model_space(
+    posterior: "Posterior",
+    free: Summary,
+    known: Summary | None = None,
+    var_names: str | Sequence[str] | None = None,
+    kind: str = "all",
+) -> Summary:
     """The summary in the space of `posterior.target.constrain`; `free` is that of the free coordinates.
 
     A parameter counts as a free coordinate where both have the same name and every draw is the same: a name alone may
-    be the user's word for something else. `known`: rows in the model's own space that need no draws.
+    be the user's word for something else. `known`: rows in the model's own space that need no draws. The other
+    arguments are those of `Summary.select`.
     """
     target, dim = posterior.target, len(free.names)
     names = target.constrained_names
     trial = posterior.sample(3, _SEED)
-    if names == free.names and _same(_columns(target.constrain(trial)), trial):
-        return free
+    example = target.constrain(trial)
+    variables = _variables(example, target.parameter_variables)
+    if names == free.names and _same(_columns(example), trial):
+        return dataclasses.replace(free, variables=variables).select(var_names, kind)
     num_draws = int(np.clip(_NUMBERS // max(len(names), dim), _FEWEST_DRAWS, _DRAWS))
     z = posterior.sample(num_draws, _SEED)
     parts = [_columns(target.constrain(z[i : i + _AT_ONCE])) for i in range(0, num_draws, _AT_ONCE)]
@@ -93,25 +196,43 @@ def summarise_model_space(posterior: "Posterior", free: Summary, known: Summary 
         interval = np.quantile(values, [tail, 1 - tail], axis=0).T
     place = {name: index for index, name in enumerate(free.names)}
     given = {} if known is None else {name: index for index, name in enumerate(known.names)}
-    drawn = []
+    # A form of the model that was recognised calls its entries by number, whatever labels the model has.
+    numbered = element_names(jax.tree.map(lambda leaf: leaf[0], example))
+    drawn = set()
     for index, name in enumerate(names):
-        if known is not None and name in given:
-            mean[index], deviation[index] = known.mean[given[name]], known.standard_deviation[given[name]]
-            interval[index] = known.interval[given[name]]
-        elif name in place and _same(values[:, index], z[:, place[name]]):
-            mean[index], deviation[index] = free.mean[place[name]], free.standard_deviation[place[name]]
-            interval[index] = free.interval[place[name]]
+        own, other = (next((n for n in (name, numbered[index]) if n in found), None) for found in (given, place))
+        if known is not None and own is not None:
+            mean[index], deviation[index] = known.mean[given[own]], known.standard_deviation[given[own]]
+            interval[index] = known.interval[given[own]]
+        elif other is not None and _same(values[:, index], z[:, place[other]]):
+            mean[index], deviation[index] = free.mean[place[other]], free.standard_deviation[place[other]]
+            interval[index] = free.interval[place[other]]
         else:
-            drawn.append(name)
-    notes = [f"From {num_draws:,} draws: {_listed(drawn)}. The other rows are exact."]
-    if len(drawn) == len(names):
-        notes = [f"From {num_draws:,} draws."]
-    broken = [name for name, value in zip(names, mean, strict=True) if not math.isfinite(value)]
+            drawn.add(name)
+    found = Summary(names, mean, deviation, interval, free.probability, variables=variables).select(var_names, kind)
+    return dataclasses.replace(found, notes=_draw_notes(found, drawn, num_draws))
+
+
+def _draw_notes(found: Summary, drawn: Container[str], num_draws: int) -> tuple[str, ...]:
+    """Which of the rows are from draws, and which are not finite in some of them."""
+    inexact = [name for name in found.names if name in drawn]
+    notes = []
+    if inexact:
+        which = f": {_listed(inexact)}. The other rows are exact." if len(inexact) < len(found.names) else "."
+        notes.append(f"From {num_draws:,} draws{which}")
+    broken = [name for name, value in zip(found.names, found.mean, strict=True) if not math.isfinite(value)]
     if broken:
         notes.append(f"Not finite in some draws: {_listed(broken)}.")
-    return dataclasses.replace(
-        free, names=names, mean=mean, standard_deviation=deviation, interval=interval, notes=tuple(notes)
-    )
+    return tuple(notes)
+
+
+def _variables(example: Any, parameters: Container[str] | None) -> tuple[Variable, ...]:
+    """The leaves of draws in the model's own space, as variables."""
+    found = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(example):
+        name = jax.tree_util.keystr(path, simple=True, separator=".") or "z"
+        found.append(Variable(name, int(np.prod(leaf.shape[1:])), parameters is not None and name not in parameters))
+    return tuple(found)
 
 
 def content_note(posterior: "Posterior", probability: float) -> tuple[str, ...]:
@@ -133,21 +254,23 @@ def _size(posterior: "Posterior") -> int:
 def tail_warning(posterior: "Posterior") -> tuple[str, ...]:
     """A line where k-hat is bad. It is computed here where that is cheap, else only used where it is known.
 
+    Where a bound proves that no probability is off by much there is nothing to warn of, and no draws are spent.
+
     The standard error of k-hat is about (1 + k)/sqrt(3 sqrt(S)), 0.17 at S = 1000: what looks bad with few draws is
     looked at again with ten times as many.
     """
-    found = posterior.latest_diagnosis
+    found, distance = posterior.latest_diagnosis, posterior.distance
+    ready = distance is not None and (not isinstance(distance, Deferred) or distance.known)
+    bound = posterior.bound if ready and found is None else None
+    if bound is not None and bound.status == "proven" and bound.total_variation <= _PROVEN_ERROR:
+        return ()
     if _size(posterior) <= _LARGEST_CHECK and (found is None or found.num_draws < _SECOND_CHECK):
         try:
             found = posterior.diagnose(_FIRST_CHECK)
-            found = posterior.diagnose(_SECOND_CHECK) if _is_bad(found) else found
+            found = posterior.diagnose(_SECOND_CHECK) if not found.adequate else found
         except ValueError as error:
             return (f"Warning: k-hat could not be computed: {error}",)
-    return (f"Warning: {found.advice}",) if found is not None and _is_bad(found) else ()
-
-
-def _is_bad(found: ImportanceDiagnostics) -> bool:
-    return found.pareto_k is not None and not found.adequate
+    return (f"Warning: {found.advice}",) if found is not None and not found.adequate else ()
 
 
 def _columns(values: Any) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Running an algorithm: the compiled loop, budgets, progress, checkpoints."""
 
-from provi.runtime.minimise import minimise_split, minimise_sum
-from provi.runtime.run import Budget, Run, run
+from provi.core.lazy import lazy_exports
 
-__all__ = ["Budget", "Run", "minimise_split", "minimise_sum", "run"]
+__getattr__, __dir__, __all__ = lazy_exports(__name__, __file__)

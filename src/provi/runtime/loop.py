@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -19,13 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
-from provi.algorithms.incremental.surrogates import AbstractSurrogate
-from provi.algorithms.mirror.split import AbstractSplit
+from provi.core.arguments import device_array
 from provi.core.compilation import quick_jit
+from provi.core.interpreter import instant_jit
 from provi.core.tree import select
 from provi.core.types import Count, Flag, RandomKey, Scalar
 from provi.families.base import AbstractFamily, AnyParameters
-from provi.families.exponential import Coordinates
 from provi.targets.base import AbstractTarget
 
 
@@ -93,11 +92,18 @@ def put_back(arrays: Any, places: Any) -> Any:
     return jax.tree.map(one, places, arrays)
 
 
-Objective: TypeAlias = AbstractTarget | AbstractSurrogate | AbstractSplit
-"""What is minimised: KL(q || target) over a family, a plain sum through its surrogates, or f + h."""
+if TYPE_CHECKING:
+    from provi.algorithms.incremental.surrogates import AbstractSurrogate
+    from provi.algorithms.mirror.split import AbstractSplit
+    from provi.families.exponential import Coordinates
 
-Space: TypeAlias = AbstractFamily | AnyParameters | Coordinates
-"""Where the parameters live."""
+    Objective: TypeAlias = AbstractTarget | AbstractSurrogate | AbstractSplit
+    """What is minimised: KL(q || target) over a family, a plain sum through its surrogates, or f + h."""
+
+    Space: TypeAlias = AbstractFamily | AnyParameters | Coordinates
+    """Where the parameters live."""
+else:  # a fit of a linear model does without surrogates and splits
+    Objective = Space = Any
 
 LARGEST_REJECTIONS = 30
 """Consecutive rejections after which the run stops: the step size has then shrunk by 2^30."""
@@ -129,10 +135,10 @@ def initial_carry(algorithm: AbstractAlgorithm, point: Any) -> Carry:
     """The carry before the first step."""
     # Made on the host: outside a compiled function every operation of JAX is compiled by itself.
     dtype = jax.tree.leaves(point)[0].dtype
-    zero, one = jnp.asarray(np.zeros((), dtype)), jnp.asarray(np.ones((), dtype))
-    count, never = jnp.asarray(np.asarray(0)), jnp.asarray(np.asarray(-1))
+    zero, one = device_array(np.zeros((), dtype)), device_array(np.ones((), dtype))
+    count, never = device_array(np.asarray(0)), device_array(np.asarray(-1))
     health = Health(one, count, count, never, never, count)
-    info = StepInfo(zero, jnp.asarray(np.zeros((), np.int32)), (zero, zero, zero))
+    info = StepInfo(zero, device_array(np.zeros((), np.int32)), (zero, zero, zero))
     state = algorithm.init(point)
     places = getattr(state.step, "sharding", None)
     if places is not None and len(places.device_set) > 1:
@@ -223,6 +229,8 @@ def _advance_in_place(kept: tuple[Any, ...], large: dict[str, Any]) -> Carry:
 
 _advance.__name__ = _advance.__qualname__ = "advance"
 optimised_loop, quick_loop = eqx.filter_jit(_advance), quick_jit(_advance)
+# One step a call: the rule that stops the run looks at each.
+instant_loop, instant_quick_loop = instant_jit(_advance, trips=1), instant_jit(_advance, quick_jit, trips=1)
 donating_loop = eqx.filter_jit(_advance_in_place, donate="all-except-first")
 quick_donating_loop = quick_jit(_advance_in_place, donate="all-except-first")
 
@@ -243,7 +251,10 @@ def advance(
     """
     quick = algorithm.compile_quickly(family)
     if not algorithm.donated_fields:
-        loop = quick_loop if quick else optimised_loop
+        if algorithm.few_steps:
+            loop = instant_quick_loop if quick else instant_loop
+        else:
+            loop = quick_loop if quick else optimised_loop
         return loop(key, algorithm, target, family, carry, last_step, gradient_budget)
     state, large = split(algorithm, carry.state)
     kept = (key, algorithm, target, family, Carry(state, carry.health, carry.info), last_step, gradient_budget)

@@ -13,7 +13,7 @@ from provi.algorithms.base import AbstractAlgorithm
 from provi.algorithms.incremental.surrogates import AbstractSurrogate
 from provi.algorithms.mirror.proximal_gradient import ProximalGradient
 from provi.algorithms.mirror.split import Split
-from provi.core.arguments import as_array, check_count, double_precision, floating_dtype
+from provi.core.arguments import as_array, check_count, device_array, double_precision, floating_dtype
 from provi.families.base import AnyParameters
 from provi.families.exponential import Coordinates
 from provi.runtime.record import History, Outcome
@@ -43,7 +43,7 @@ def minimise_sum(
     run = provi.runtime.minimise_sum(surrogate, theta, MISSO(128, num_draws=10), seed=0, num_steps=1000)
     ```
     """
-    start = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), floating_dtype(x)), start)
+    start = jax.tree.map(lambda x: device_array(np.asarray(x), floating_dtype(x)), start)
     return run(algorithm, surrogate, AnyParameters(), start, seed=seed, num_steps=num_steps, **options)
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, without_guarantee
-from provi.core.arguments import check_count, check_positive, double_precision
+from provi.core.arguments import check_count, check_positive, device_array, double_precision
+from provi.core.randomness import folded, key_of, split_key
 from provi.runtime.checkpoint import fingerprint, load_checkpoint, save_checkpoint, saved_segments
 from provi.runtime.loop import (
     LARGEST_REJECTIONS,
@@ -117,7 +117,7 @@ def run(
     num_steps = min(check_count("num_steps", num_steps), budget.steps or num_steps)
     driver = _Driver(algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop, feed)
     driver.prepare(start, resume)
-    first_batch = int(algorithm.cost_at(jnp.zeros((), int)))
+    first_batch = int(algorithm.cost_at(device_array(0)))
     if budget.gradients is not None and budget.gradients < first_batch:
         raise ValueError(
             f"budget={budget.gradients} gradient evaluations do not pay for one step of {first_batch} draws."
@@ -132,10 +132,10 @@ class _Driver:
 
     def __init__(self, algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop, feed) -> None:
         self.parts = (algorithm, target, family)
-        self.key, self.record_key = jax.random.split(jax.random.key(seed))
+        self.key, self.record_key = split_key(key_of(seed))
         self.seed = seed
         self.budget = budget
-        self.gradient_budget = jnp.asarray(budget.gradients or _NO_LIMIT)
+        self.gradient_budget = device_array(budget.gradients or _NO_LIMIT)
         self.path = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_seconds = checkpoint_seconds
         self.stop, self.feed = stop, feed
@@ -145,7 +145,7 @@ class _Driver:
         self.carry: Carry = initial_carry(self.parts[0], start)
         self.good_state = self.small_state
         self.history, self.spent, self.segments = History(), 0.0, 1
-        self.identity = fingerprint(*self.parts, start, jnp.asarray(self.seed)) if self.path else ""
+        self.identity = fingerprint(*self.parts, start, np.asarray(self.seed)) if self.path else ""
         if resume and self.path is None:
             raise ValueError("resume=True needs checkpoint=, the path of the file to resume from.")
         if resume and self.path is not None and self.path.exists():
@@ -204,7 +204,7 @@ class _Driver:
         target = target if self.feed is None else self.feed(target, self.step)
         with interrupts_wait(bool(algorithm.donated_fields)):
             self.carry = advance(
-                self.key, algorithm, target, family, self.carry, jnp.asarray(step), self.gradient_budget
+                self.key, algorithm, target, family, self.carry, device_array(step), self.gradient_budget
             )
         jax.block_until_ready(self.carry)
         if time.monotonic() - self.saved > self.checkpoint_seconds:
@@ -232,7 +232,7 @@ class _Driver:
         if known is not None and np.isnan(known[1]):  # the algorithm has not got as far as an ELBO
             return
         if known is None:
-            key = jax.random.fold_in(self.record_key, self.step)
+            key = folded(self.record_key, self.step)
             known = estimate_elbo(key, target, family, algorithm.output(self.carry.state), _RECORD_DRAWS)
         elbo, error = known
         self.good_state = self.small_state if np.isfinite(elbo) else self.good_state

@@ -12,7 +12,7 @@ from provi.algorithms.natural.laplace import value_and_gradient
 from provi.certificates.build import DEFAULT_GRADIENTS, Evidence, Query, build_certificate
 from provi.certificates.certificate import Certificate
 from provi.certificates.distance.bound import Deferred, PosteriorBound
-from provi.families.base import AbstractFamily
+from provi.families.base import AbstractFamily, moment_of
 from provi.result.posterior import Posterior
 from provi.runtime.run import Budget, Run
 from provi.targets.base import AbstractTarget, Constants
@@ -139,7 +139,7 @@ class AbstractStructure(abc.ABC):
         found = evidence.distance() if isinstance(evidence.distance, Deferred) else evidence.distance
         if found is None:
             return None
-        spread = np.asarray(self.family.marginal_standard_deviation(point), np.float64)
+        spread = np.asarray(moment_of(self.family, point, "marginal_standard_deviation"), np.float64)
         return dataclasses.replace(found, deviations=tuple(spread.tolist()))
 
 

@@ -5,7 +5,6 @@ import math
 from functools import partial
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import cho_solve
@@ -18,7 +17,8 @@ from provi.certificates.distance.bound import Deferred
 from provi.certificates.distance.posterior import dual_posterior_bound
 from provi.certificates.dual.bounds import LARGEST_FACTORISED, dual_bounds, iterative_bounds, refuted_site
 from provi.certificates.dual.dual_pass import dual_negative_elbo, inner_factor
-from provi.core.arguments import available_bytes
+from provi.core.arguments import available_bytes, device_array
+from provi.core.randomness import folded, key_of
 from provi.families.base import AbstractFamily
 from provi.families.dual_gaussian import DualGaussian, DualPoint, dual_gaussian
 from provi.families.site_solver import SiteSolver, factors_fit, low_rank_suffices, site_solver, target_jitter
@@ -74,7 +74,7 @@ class Dual(AbstractStructure):
             return iterative_bounds(target, self.family, member, solver)
 
         answer = run_proven(self, IterativeNaturalGradient(solver=solver), point, prove, error, request)
-        key = jax.random.fold_in(jax.random.key(request.seed), 2**31 - 1)  # a stream that no step uses
+        key = folded(key_of(request.seed), 2**31 - 1)  # a stream that no step uses
         value, noise = (float(x) for x in estimated_elbo(key, target, self.family, answer.run.point, solver))
         elbo = value, noise + error * (target.num_terms + abs(value))
         return dataclasses.replace(answer, run=dataclasses.replace(answer.run, elbo=elbo))
@@ -135,9 +135,9 @@ def site_start(target: Any, family: DualGaussian) -> DualPoint:
     working = likelihood.working_response(jnp.asarray(target.response))
     if working is not None and family.num_sites <= LARGEST_FACTORISED:
         return working_point(family, *working)
-    centre = jnp.asarray(np.asarray(family.site_mean))
+    centre = device_array(np.asarray(family.site_mean))
     weight = np.asarray(likelihood.moments(centre, jnp.zeros_like(centre), target.response).weight)
-    return DualPoint(point.dual_mean, jnp.asarray(np.where(np.isfinite(weight), np.maximum(weight, 0.0), 1.0)))
+    return DualPoint(point.dual_mean, device_array(np.where(np.isfinite(weight), np.maximum(weight, 0.0), 1.0)))
 
 
 def working_point(family: DualGaussian, response: Any, weight: Any) -> DualPoint:

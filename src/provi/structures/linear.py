@@ -5,7 +5,6 @@ from functools import partial
 from typing import ClassVar
 
 from provi.algorithms.natural.natural_gradient import NaturalGradient, first_location
-from provi.algorithms.natural.site_table import SiteTable
 from provi.certificates.bounds import GapBound
 from provi.certificates.build import Evidence, Query
 from provi.certificates.comparison import linear_difference_bound
@@ -17,10 +16,7 @@ from provi.families.bases import Normal
 from provi.families.location_scale import Gaussian, LocationScale, Point
 from provi.runtime.run import Run, run
 from provi.structures.base import AbstractStructure, Answer, Difference, Request
-from provi.structures.black_box import has_full_covariance, run_black_box
-from provi.structures.sampled import sampled_evidence
 from provi.structures.stopping import CERTIFICATE_PASSES, run_proven
-from provi.structures.whitened import run_whitened
 from provi.targets.base import AbstractTarget, Constants
 from provi.targets.gaussian_process import GaussianProcess
 from provi.targets.linear_model import AbstractLinearModel
@@ -72,8 +68,7 @@ class Linear(AbstractStructure):
         Where passes are long, one of the site table comes first (`warm_start`).
         """
         if self.target.dim > LARGEST_LINEAR or self.family.scale == "low_rank":
-            run_sampled = run_black_box if has_full_covariance(self.family) else run_whitened
-            return run_sampled(self, start, request)
+            return self._run_sampled(start, request)
         model, family = self.model, self.family
         point = family.point(first_location(model), 1.0, model.dtype) if start is None else start
 
@@ -89,9 +84,18 @@ class Linear(AbstractStructure):
         answer = run_proven(own, algorithm, point, prove, model.value_error, request)
         return answer if warm is None else _with_warm_start(answer, warm)
 
+    def _run_sampled(self, start: Point | None, request: Request) -> Answer:
+        # Imported here: most linear models are small, and start without what large ones need.
+        from provi.structures.black_box import has_full_covariance, run_black_box
+        from provi.structures.whitened import run_whitened
+
+        return (run_black_box if has_full_covariance(self.family) else run_whitened)(self, start, request)
+
     def evidence(self, point: Point, constants: Constants, query: Query) -> Evidence:
         """Deterministic bounds on the gap; only the distance to the posterior rests on draws."""
         if self.target.dim > LARGEST_LINEAR:
+            from provi.structures.sampled import sampled_evidence  # as in `_run_sampled`
+
             return sampled_evidence(self.target, self.family, point, constants, query)
         model = self.model
         bounds = linear_model_bounds(model, self.family, point) if query.known is None else query.known
@@ -133,6 +137,8 @@ def warm_start(target: AbstractLinearModel, family: LocationScale, point: Point,
         return None
     if budget.steps is not None or (budget.gradients or 4 * CERTIFICATE_PASSES) <= 2 * CERTIFICATE_PASSES:
         return None
+    from provi.algorithms.natural.site_table import SiteTable  # for long passes only
+
     found = run(SiteTable(), target, family, point, seed=request.seed, num_steps=1, num_records=1, progress=False)
     return found if int(found.history["rejected_steps"][-1]) == 0 else None
 

@@ -32,10 +32,10 @@ from provi.algorithms.natural.corrected import (
 from provi.certificates.build import Evidence, Query
 from provi.certificates.certificate import Assumption, Certificate
 from provi.certificates.distance.bound import Deferred
-from provi.certificates.distance.nested import nested_bound, provable
+from provi.certificates.distance.nested import ON_NODES, nested_bound, provable
 from provi.core.arguments import available_bytes
 from provi.families.base import AbstractFamily
-from provi.families.nested import NestedGaussian, NestedPoint, joined, selected
+from provi.families.nested import NestedGaussian, NestedPoint, joined
 from provi.result.nested import NestedPosterior
 from provi.runtime.record import History, Outcome, ProgressBar
 from provi.runtime.run import Run
@@ -104,23 +104,26 @@ class Nested(AbstractStructure):
             ) from None
         certificate = self._certificate(found, request.confidence, request.seed)
         elbo = found.lower
+        # Of the means of the terms; what is proven has the bound of each datum instead.
+        size = float(target.num_rows if target.weights is None else np.sum(np.asarray(target.weights)))
+        error = target.likelihood.value_error_given(np.asarray(target.response)) * (size + abs(elbo))
         history = History()
         spent = time.perf_counter() - began
         history.append(
-            step=search.steps, elbo=elbo, elbo_standard_error=0.0, gradient_evaluations=search.steps, seconds=spent,
+            step=search.steps, elbo=elbo, elbo_standard_error=error, gradient_evaluations=search.steps, seconds=spent,
             step_size=1.0, num_draws=0, gradient_norm=0.0, rejected_steps=0,
         )  # fmt: skip
         outcome, message = found.verdict(target)
         run = Run(
-            point=found.point,
-            last=found.point,
+            point=found.every,
+            last=found.every,
             history=history,
             outcome=outcome,
             message=message,
             num_steps=search.steps,
             gradient_evaluations=search.steps,
             seconds=time.perf_counter() - began,
-            elbo=(elbo, 0.0),
+            elbo=(elbo, error),
         )
         return Answer(run, certificate)
 
@@ -156,7 +159,7 @@ class Nested(AbstractStructure):
             names=self.target.parameter_names,
             recompute=recompute,
             obstacle="the effects are too many for a proof in reasonable time",
-            proviso="on the nodes" if target.num_hyperparameters else "",
+            proviso=ON_NODES if target.num_hyperparameters else "",
             opening=(
                 f"Integrated over {target.num_hyperparameters} hyperparameters on {len(found.rule.nodes)} nodes: "
                 f"estimated error {error.log_evidence:.1g} nats, {max(error.mean, error.sd):.1g} sd."
@@ -178,9 +181,8 @@ class Nested(AbstractStructure):
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """The outcome of a search: the mixture, every node of the rule, and how good the rule is."""
+    """The outcome of a search: the mixture over every node of the rule, and how good the rule is."""
 
-    point: NestedPoint
     every: NestedPoint
     rule: Rule
     lower: float
@@ -320,6 +322,9 @@ class Search:
         if not sound.any():
             raise ValueError("The evidence is not finite at any hyperparameters: scale the data, or narrow the priors.")
         # Where rounding has broken a factor, at extreme hyperparameters, there is no mass; one such node spoils sums.
+        # Nodes without weight go, too: what is proven is proven of the mixture of those that stay.
+        terms = np.where(sound, corrected + prior + rule.log_volume, -np.inf)
+        sound &= terms > terms.max() - _NEGLIGIBLE
         rule = rule.only(sound)
         fitted, elbos, prior, corrected, moments = jax.tree.map(
             lambda x: x[sound], (fitted, elbos, prior, corrected, moments)
@@ -333,11 +338,9 @@ class Search:
             rule.nodes, log_density + rule.log_volume, fitted.point.inner, fitted.point.outer, moments.sites,
             shift, scale, *refined(rule, log_density),
         )  # fmt: skip
-        kept = every.log_weights > every.log_weights.max() - _NEGLIGIBLE
-        point = selected(every, kept)
         lower = float(np.logaddexp.reduce(elbos + prior + rule.log_volume))
         unfinished = int(np.sum(~(fitted.decrement <= 1e-3)))
-        return Found(point, every, rule, lower, elbos, prior, corrected, error, unfinished)
+        return Found(every, rule, lower, elbos, prior, corrected, error, unfinished)
 
     def _rule(self, seed: int) -> Rule:
         target = self.target

@@ -13,6 +13,7 @@ from provi.targets.hierarchical_logistic_regression import (
 from provi.targets.latent_gaussian import LatentGaussian as LatentGaussian
 from provi.targets.linear_model import AbstractLinearModel as AbstractLinearModel
 from provi.targets.log_density import LogDensity as LogDensity
+from provi.targets.multinomial import MultinomialLogistic as MultinomialLogistic
 from provi.targets.priors import GaussianPrior as GaussianPrior
 from provi.targets.priors import gaussian_prior as gaussian_prior
 from provi.targets.regressions import GeneralisedLinearModel as GeneralisedLinearModel

@@ -143,6 +143,11 @@ class AbstractTarget(eqx.Module):
         return {}
 
     @property
+    def parameter_variables(self) -> tuple[str, ...] | None:
+        """The variables of `constrain` that are parameters; the model computes the others of them. `None`: all are."""
+        return None
+
+    @property
     def observed_data(self) -> dict[str, np.ndarray]:
         """The data by name; empty where the target does not know them."""
         return {}
@@ -156,6 +161,20 @@ class AbstractTarget(eqx.Module):
         """Data drawn from p(y | z), by name, one replicate for each row of z. Empty where that is not known."""
         del z, seed
         return {}
+
+    takes_new_data: ClassVar[bool] = False
+    """Whether `predict_new` is known: models of other packages, which are run again with other arguments."""
+
+    def predict_new(self, z: Any, seed: int, *new: Any) -> dict[str, np.ndarray]:
+        """Data drawn from p(y | z) of the model with new arguments, by name, one replicate for each row of z."""
+        del z, seed, new
+        raise ValueError(f"{type(self).__name__} cannot be run again with other data.")
+
+    def response_law(self, z: Any) -> tuple[Any, np.ndarray] | None:
+        """The likelihood and its eta, one a datum, at z (or for draws, n in front), on the host; None where that is not
+        how the data are drawn, or where it takes a program."""
+        del z
+        return None
 
     def curvature_bounds(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         """Proven matrices (low, high) with low <= Hessian of the potential <= high everywhere.

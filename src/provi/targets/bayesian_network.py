@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.arguments import as_array, check_length, check_positive, double_precision
+from provi.core.arguments import as_array, check_length, check_positive, device_array, double_precision
 from provi.core.types import Indices, RandomKey, Vector
 from provi.nets.flat_network import FlatNetwork, flatten_network
 from provi.nets.noise import NOISES, noisy_outputs
@@ -155,7 +155,7 @@ class BayesianNetwork(AbstractFiniteSum):
     def log_likelihood(self, z):
         points = read_points(z, self.dim)
         found = jax.lax.map(
-            lambda z: -self.term_potentials(z, slice(None)), jnp.asarray(np.atleast_2d(points), self.dtype)
+            lambda z: -self.term_potentials(z, slice(None)), device_array(np.atleast_2d(points), self.dtype)
         )
         return {"y": np.asarray(found).reshape(*points.shape[:-1], -1)}
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.arguments import as_array, check_length, floating_dtype
+from provi.core.arguments import as_array, check_length, device_array, floating_dtype
+from provi.core.frames import frame_names, is_frame
 
 
 def read_design(
@@ -15,20 +15,20 @@ def read_design(
 ) -> tuple[Float[Array, "terms dim"], tuple[str, ...] | None]:
     """The design matrix, and a name for each column where there are any.
 
-    float32 tables stay float32. A data frame (anything with `.columns`) brings its own names. The
+    float32 tables stay float32. A data frame (of pandas or polars, or an Arrow table) brings its own names. The
     intercept becomes the first column.
     """
     table = as_array("X", X, ndim=2)
-    columns = getattr(X, "columns", None)
-    dtype = floating_dtype(X if columns is None else table)
-    chosen = columns if names is None else names
+    framed = not isinstance(X, np.ndarray) and is_frame(X)
+    dtype = floating_dtype(table if framed else X)
+    chosen = frame_names(X) if names is None and framed else names
     labels = None if chosen is None else tuple(str(name) for name in chosen)
     if labels is not None and len(labels) != table.shape[1]:
         raise ValueError(f"names has {len(labels)} entries, but X has {table.shape[1]} columns.")
     if intercept:
         table = np.concatenate([np.ones((table.shape[0], 1)), table], axis=1)
         labels = ("intercept", *(labels or default_names("coefficient", table.shape[1] - 1)))
-    return jnp.asarray(table, dtype), labels
+    return device_array(np.asarray(table, dtype)), labels
 
 
 def default_names(stem: str, count: int) -> tuple[str, ...]:
@@ -45,7 +45,7 @@ def read_real(y: Any, length: int) -> np.ndarray:
 
 def read_binary(y: Any, length: int) -> np.ndarray:
     """A response of zeros and ones (or booleans), one for each row of `X`."""
-    if np.asarray(y).dtype.kind in "OUS":
+    if np.asarray(y).dtype.kind in "US" or (np.asarray(y).dtype.kind == "O" and _has_texts(y)):
         raise ValueError("y must hold 0 and 1; convert labels with y = (y == 'the positive label').")
     response = read_real(y, length)
     values = np.unique(response)
@@ -58,6 +58,10 @@ def read_binary(y: Any, length: int) -> np.ndarray:
     )
     shown = ", ".join(str(value) for value in values[:4]) + (", ..." if values.size > 4 else "")
     raise ValueError(f"y must hold 0 and 1 only; it holds {shown}: {remedy}.")
+
+
+def _has_texts(y: Any) -> bool:
+    return any(isinstance(value, str | bytes) for value in np.asarray(y).flat)
 
 
 def read_counts(y: Any, length: int) -> np.ndarray:

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.arguments import as_array, available_bytes, check_length, double_precision, floating_dtype
+from provi.core.arguments import as_array, available_bytes, check_length, device_array, double_precision, floating_dtype
+from provi.core.frames import frame_names, is_frame
+from provi.core.interpreter import instant_jit
 from provi.core.types import Indices, Matrix, Scalar, Vector
 from provi.kernels import AbstractKernel, SquaredExponential
 from provi.targets.base import Constant, Constants, unknown
@@ -36,6 +38,7 @@ class GaussianProcess(AbstractRowModel):
     jitter: Scalar
     mean: Scalar
     gram: Matrix
+    columns: tuple[str, ...] | None = eqx.field(static=True)
 
     @double_precision
     def __init__(
@@ -51,13 +54,14 @@ class GaussianProcess(AbstractRowModel):
     ):
         """**Arguments:**
 
-        - `X`: (N, d) inputs. - `y`: (N,) responses, as the likelihood wants them.
+        - `X`: (N, d) inputs, an array or a data frame. - `y`: (N,) responses, as the likelihood wants them.
         - `kernel`: of `provi.kernels`; default `SquaredExponential()`.
         - `likelihood`: of `provi.targets.likelihoods`; default `BernoulliLogit()`.
         - `jitter`: added to the diagonal of the kernel matrix: part of the model, and of its ELBO. Zero is allowed.
         - `mean`: the prior mean of every function value. - `dtype`: default that of `X`.
         """
         inputs = as_array("X", X, ndim=2)
+        self.columns = frame_names(X) if not isinstance(X, np.ndarray) and is_frame(X) else None
         self.kernel = SquaredExponential() if kernel is None else kernel
         self.likelihood = BernoulliLogit() if likelihood is None else likelihood
         if not isinstance(self.kernel, AbstractKernel):
@@ -72,9 +76,9 @@ class GaussianProcess(AbstractRowModel):
         _check_memory(inputs.shape[0], np.dtype(dtype).itemsize)
         response = self.likelihood.read_response(y, inputs.shape[0])
         check_length("y", response, inputs.shape[0], "one response for each row of X")
-        self.inputs = jnp.asarray(inputs, dtype)
-        self.response = jnp.asarray(response, dtype)
-        self.jitter, self.mean = jnp.asarray(np.asarray(jitter, dtype)), jnp.asarray(np.asarray(mean, dtype))
+        self.inputs = device_array(inputs, dtype)
+        self.response = device_array(response, dtype)
+        self.jitter, self.mean = device_array(np.asarray(jitter, dtype)), device_array(np.asarray(mean, dtype))
         self.gram = kernel_matrix(self.kernel, self.inputs, self.jitter)
         _check_gram(np.asarray(self.gram))
 
@@ -115,6 +119,10 @@ class GaussianProcess(AbstractRowModel):
         """eta_n = z_n."""
         return z[rows.design]
 
+    def response_law(self, z: Any) -> tuple[AbstractLikelihood, np.ndarray]:
+        """The likelihood and the function values themselves."""
+        return self.likelihood, np.asarray(z, np.float64)
+
     @property
     def constants(self) -> Constants:
         """A Gaussian prior: strongly convex by 1 / lambda_max(K) where the likelihood is log-concave."""
@@ -144,7 +152,7 @@ class GaussianProcess(AbstractRowModel):
                 "the kernel matrix is singular, and only the dual form holds its Gaussians: leave family at None, or "
                 "make the target with jitter=1e-6."
             ) from None
-        identity = jnp.asarray(np.eye(self.dim, dtype=self.dtype))
+        identity = device_array(np.eye(self.dim, dtype=self.dtype))
         return GeneralisedLinearModel(
             identity,
             self.response,
@@ -160,7 +168,7 @@ class GaussianProcess(AbstractRowModel):
         return eqx.tree_at(lambda t: (t.kernel, t.gram), self, (kernel, gram))
 
 
-@eqx.filter_jit
+@instant_jit
 def kernel_matrix(kernel: AbstractKernel, inputs: Any, jitter: Any) -> Matrix:
     """K = k(X, X) + jitter I."""
     gram = kernel.matrix(inputs)

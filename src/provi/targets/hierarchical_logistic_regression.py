@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from provi.core.arguments import as_array, check_positive, double_precision
+from provi.core.arguments import as_array, check_positive, device_array, double_precision
 from provi.core.types import Indices, Scalar, Vector
 from provi.targets.base import Constants, outer_spectrum, proven, read_points
 from provi.targets.data import read_binary, read_design, read_groups
@@ -154,7 +154,7 @@ class HierarchicalLogisticRegression(AbstractRowModel):
         design[np.arange(rows), 1 + membership] = np.asarray(self.design)
         scales = np.diag(np.r_[float(self.prior_scale), np.full(self.num_groups, float(self.group_scale))])
         scales[1:, 0] = float(self.prior_scale)
-        factor = jnp.asarray(np.kron(scales, np.eye(width)), self.dtype)
+        factor = device_array(np.kron(scales, np.eye(width)), self.dtype)
         prior = GaussianPrior(jnp.zeros(self.dim, self.dtype), factor)
         model = LogisticRegression(design.reshape(rows, self.dim), self.response, names=self.parameter_names)
         return eqx.tree_at(lambda m: m.prior, model, prior)

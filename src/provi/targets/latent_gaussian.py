@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.arguments import as_array, check_length, double_precision
+from provi.core.arguments import as_array, check_length, device_array, double_precision
 from provi.core.bordered import Bordered
+from provi.core.interpreter import instant_jit
 from provi.core.types import Vector
 from provi.targets.base import read_points
 from provi.targets.latent.blocks import AbstractBlock, SparseRows, stacked_rows
@@ -130,7 +131,7 @@ class LatentGaussian(AbstractLatentGaussian):
 
         - `y`: (N,) responses, as the likelihood wants them.
         - `likelihood`: of `provi.targets.likelihoods`, or "bernoulli", "binomial", "poisson", "negative-binomial",
-          "gaussian", "ordinal", "weibull", "exponential", with the default priors of its unknown numbers.
+          "gaussian", "ordinal", "weibull", "exponential", "log-normal", with default priors of its unknown numbers.
         - `fixed`: (N, p) columns of fixed effects, that of ones among them. - `fixed_scale`: their prior deviations.
         - `blocks`: of `provi.targets.latent`. - `offset`: (N,) added to the predictor.
         - `weights`: (N,) each multiplies the log-likelihood of its datum. - `trials`: (N,) of a binomial response.
@@ -242,11 +243,10 @@ class LatentGaussian(AbstractLatentGaussian):
         for block, inside in zip(self.blocks, layout.inside, strict=True):
             own = values[first : first + len(block.priors)]
             rows, pattern = block.rows(own), block.pattern
-            if pattern is None:
-                left = right = np.arange(block.size)
-                matrix = jnp.ones(block.size)
-            else:
-                left, right, matrix = pattern.rows, pattern.columns, block.precision(own)
+            matrix = block.precision(own)
+            left = right = np.arange(block.size)
+            if pattern is not None:
+                left, right = pattern.rows, pattern.columns
             left, right = start + jnp.asarray(left), start + jnp.asarray(right)
             if inside:
                 # The tail comes last in rows and pattern alike.
@@ -313,7 +313,7 @@ class LatentGaussian(AbstractLatentGaussian):
         """Hyperparameters, fixed effects and effects of each block by name, in their own space."""
         points = read_points(z, self.dim)
         single = points.ndim == 1
-        found = jax.vmap(self._own_space)(jnp.asarray(np.atleast_2d(points)))
+        found = _in_own_space(self, device_array(np.atleast_2d(points)))
         return {name: np.asarray(value[0] if single else value) for name, value in found.items()}
 
     def _own_space(self, z: Vector) -> dict[str, Any]:
@@ -370,7 +370,7 @@ class LatentGaussian(AbstractLatentGaussian):
     def log_likelihood(self, z: Any) -> dict[str, np.ndarray]:
         """log p(y_n | z) of each datum; for draws (n, dim), n in front."""
         points = read_points(z, self.dim)
-        found = jax.lax.map(self._log_likelihood, jnp.asarray(np.atleast_2d(points)))
+        found = jax.lax.map(self._log_likelihood, device_array(np.atleast_2d(points)))
         return {"y": np.asarray(found[0] if points.ndim == 1 else found)}
 
     def _log_likelihood(self, z: Vector) -> Any:
@@ -382,6 +382,14 @@ class LatentGaussian(AbstractLatentGaussian):
         given = self.conditional(z[: self.num_hyperparameters])
         inner, outer = self.split(z[self.num_hyperparameters :])
         return given, given.predictor(inner, outer)
+
+    @double_precision
+    def response_law(self, z: Any) -> tuple[AbstractLikelihood, np.ndarray] | None:
+        """The likelihood with its numbers and the predictor at one point; None for draws."""
+        if np.ndim(z) != 1:
+            return None
+        given, eta = _predictor_at(self, jnp.asarray(read_points(z, self.dim)))
+        return given, np.asarray(eta)
 
     @double_precision
     def predict(self, z: Any, seed: int) -> dict[str, np.ndarray]:
@@ -396,6 +404,12 @@ class LatentGaussian(AbstractLatentGaussian):
         if self.weights is not None or one((jnp.asarray(points[0]), keys[0])) is None:
             return {}
         return {"y": np.asarray(jax.lax.map(one, (jnp.asarray(points), keys)))}
+
+
+@eqx.filter_jit
+def _predictor_at(model: LatentGaussian, z: Vector) -> tuple[AbstractLikelihood, Any]:
+    given, eta = model._predictor(z)
+    return given.likelihood, eta
 
 
 def _add_prior(diagonal: Any, below: Any, low: Any, high: Any, matrix: Any, width: int) -> tuple[Any, Any]:
@@ -428,3 +442,8 @@ def _read_weights(weights: Any, length: int, own: np.ndarray | None) -> np.ndarr
     if (values < 0).any() or not values.any():
         raise ValueError("weights must not be negative, nor all zero.")
     return values if own is None else values * own
+
+
+@instant_jit
+def _in_own_space(target: LatentGaussian, points: Any) -> dict[str, Any]:
+    return jax.vmap(target._own_space)(points)

@@ -14,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.arguments import check_count, double_precision
+from provi.core.arguments import check_count, device_array, double_precision
+from provi.core.interpreter import instant_jit
+from provi.core.randomness import folded, key_of, split_keys
 from provi.core.types import Draws, Indices, RandomKey, Scalar, Vector
 from provi.targets.base import AbstractFiniteSum, Constant, Constants, outer_spectrum, proven, read_points, unknown
 from provi.targets.data import default_names
@@ -59,7 +61,7 @@ class AbstractRowModel(AbstractFiniteSum):
     @property
     def observed_data(self) -> dict[str, np.ndarray]:
         """The responses, as "y"."""
-        return {"y": np.asarray(self.response)}
+        return {"y": np.asarray(self.likelihood.observed(self.response))}
 
     def log_likelihood(self, z: Any) -> dict[str, np.ndarray]:
         """log p(y_n | z) of each row; for draws (n, dim), n in front."""
@@ -110,14 +112,14 @@ class AbstractLinearModel(AbstractRowModel):
         """Bounds on the errors of `gaussian_moments`."""
         return self.likelihood.moment_errors(mean, variance, y)
 
-    def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
+    def curvature_moments(self, mean: Batch, deviation: Batch, y: Any = None) -> tuple[Batch, Batch, Batch, Any]:
         """E[u^j t''(mean + deviation u)] for j = 0, 1, 2 and u ~ N(0, 1), and a bound on their errors.
 
-        Only for self-concordant links; there t'' must not depend on y.
+        Only for self-concordant links; `y` where t'' depends on the row.
         """
         if self.self_concordance is None:
             raise ValueError(f"{type(self).__name__} is not self-concordant: its curvature has no such moments.")
-        return self.likelihood.curvature_moments(mean, deviation)
+        return self.likelihood.curvature_moments(mean, deviation, y)
 
     @property
     def dim(self) -> int:
@@ -171,6 +173,12 @@ class AbstractLinearModel(AbstractRowModel):
     def predictor(self, rows: Rows, z: Vector) -> Batch:
         """eta_n = x_n' z of these rows, without their noise."""
         return rows.design @ z
+
+    def response_law(self, z: Any) -> tuple[AbstractLikelihood, np.ndarray] | None:
+        """The likelihood and x_n' z of each row, with its offset; None where rows have noise of their own."""
+        if self.has_variance_offset:
+            return None
+        return self.likelihood.seen_by_all(np.asarray(z, np.float64) @ np.asarray(self.design, np.float64).T)
 
     @property
     def axis_labels(self) -> dict[str, dict[str, Sequence[str]]]:
@@ -267,12 +275,13 @@ def _pointwise_log_likelihood(target: Any, z: Any) -> dict[str, np.ndarray]:
 @double_precision
 def _replicated_responses(target: Any, z: Any, seed: int) -> dict[str, np.ndarray]:
     """y_n ~ p(y | eta_n) for each row, one replicate for each row of z; empty where the likelihood cannot draw."""
-    key = jax.random.fold_in(jax.random.key(check_count("seed", seed, minimum=0)), _STREAM)
-    if jax.eval_shape(lambda: target.likelihood.draw(key, jnp.zeros(1, target.dtype))) is None:
+    key = folded(key_of(check_count("seed", seed, minimum=0)), _STREAM)
+    zero = np.zeros(1, target.dtype)
+    if jax.eval_shape(lambda x: target.likelihood.draw_rows(key, x, x), zero) is None:
         return {}
 
     def draw(part: Any, points: Draws, block: int) -> Any:
-        return _responses(target, part, points, jax.random.split(jax.random.fold_in(key, block), points.shape[0]))
+        return _responses(target, part, points, split_keys(folded(key, block), points.shape[0]))
 
     return {"y": _over_rows(target, z, draw)}
 
@@ -280,7 +289,7 @@ def _replicated_responses(target: Any, z: Any, seed: int) -> dict[str, np.ndarra
 def _over_rows(target: Any, z: Any, function: Callable[[Any, Draws, int], Any]) -> np.ndarray:
     """`function` of a block of rows at a time, so that features that are not stored need not be all at once."""
     points = read_points(z, target.dim)
-    rows, data = jnp.asarray(np.atleast_2d(points), target.dtype), target.row_data()
+    rows, data = device_array(np.atleast_2d(points), target.dtype), target.row_data()
     size, parts = block_size(target), []
     for block, start in enumerate(range(0, target.num_terms, size)):
         # An index, so that it means a run of rows without a copy.
@@ -290,7 +299,7 @@ def _over_rows(target: Any, z: Any, function: Callable[[Any, Draws, int], Any]) 
     return values if points.ndim == 2 else values[0]
 
 
-@eqx.filter_jit
+@instant_jit
 def _log_likelihood(target: Any, part: Any, points: Draws) -> Any:
     rows = target.rows(part)
 
@@ -303,7 +312,7 @@ def _log_likelihood(target: Any, part: Any, points: Draws) -> Any:
     return jax.vmap(at)(points)
 
 
-@eqx.filter_jit
+@instant_jit
 def _responses(target: Any, part: Any, points: Draws, keys: Any) -> Any:
     rows = target.rows(part)
 
@@ -312,6 +321,6 @@ def _responses(target: Any, part: Any, points: Draws, keys: Any) -> Any:
         eta = target.predictor(rows, point)
         if rows.variance_offset is not None:
             eta = eta + jnp.sqrt(rows.variance_offset) * jax.random.normal(noise_key, eta.shape, eta.dtype)
-        return target.likelihood.draw(response_key, eta)
+        return target.likelihood.draw_rows(response_key, eta, rows.response)
 
     return jax.vmap(at)(points, keys)

@@ -11,7 +11,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from provi.core.arguments import as_array, check_count, check_positive, double_precision
+from provi.core.arguments import as_array, check_count, check_positive, device_array, double_precision
 from provi.core.captured import captured
 from provi.core.lanczos import extreme_eigenvalues
 from provi.core.types import Draws, RandomKey, Scalar, Vector
@@ -170,7 +170,7 @@ class LogDensity(AbstractTarget):
         points = as_array("z", z)
         if points.ndim not in (1, 2) or points.shape[-1] != self.dim:
             raise ValueError(f"z has shape {points.shape}; its last axis must be the dimension {self.dim}.")
-        values = _parameters_at(self, jnp.asarray(np.atleast_2d(points), self.dtype))
+        values = _parameters_at(self, device_array(np.atleast_2d(points), self.dtype))
         return jax.tree.map(lambda leaf: np.asarray(leaf if points.ndim == 2 else leaf[0]), values)
 
     @double_precision

@@ -1,6 +1,7 @@
 """Parameters as pytrees: the example a user gives, names of its elements, a first trial of the density."""
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -50,18 +51,31 @@ def _check_structure(argument: str, start: Any, example: Any) -> None:
             raise ValueError(f"{argument} holds a shape {np.shape(given)} where dim says {wanted.shape}.")
 
 
-def element_names(example: Any, labels: Sequence[str] | None = None) -> tuple[str, ...]:
+def element_names(
+    example: Any, labels: Sequence[str] | None = None, axes: Mapping[str, Mapping[str, Sequence[Any]]] | None = None
+) -> tuple[str, ...]:
     """A name for each element: the path of its leaf and its index there; `z[0]`, ... for a bare vector.
 
-    `labels`, one a leaf, say what the elements are of the leaf: `log(scale)[0]` for the label `log`.
+    **Arguments:**
+
+    - `labels`: one a leaf, says what the elements are of the leaf: `log(scale)[0]` for the label `log`.
+    - `axes`: words instead of indices, as a target's `axis_labels` has them: `a[Adelie]`. They count for a leaf of
+      their shape, and where they are different words.
     """
     names: list[str] = []
     for number, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(example)):
         stem = jax.tree_util.keystr(path, simple=True, separator=".") or "z"
+        words = _words(leaf.shape, (axes or {}).get(stem, {}))
         stem = f"{labels[number]}({stem})" if labels is not None and labels[number] else stem
-        indices = np.ndindex(leaf.shape)
-        names += [stem + (f"[{','.join(map(str, index))}]" if index else "") for index in indices]
+        names += [stem + (f"[{','.join(index)}]" if index else "") for index in itertools.product(*words)]
     return tuple(names)
+
+
+def _words(shape: tuple[int, ...], axes: Mapping[str, Sequence[Any]]) -> list[list[str]]:
+    """What the entries along each axis are called: labels where there are as many different ones, else numbers."""
+    found = [[str(label) for label in labels] for labels in axes.values()]
+    fits = tuple(map(len, found)) == shape and all(len(set(labels)) == len(labels) for labels in found)
+    return found if fits else [[str(index) for index in range(length)] for length in shape]
 
 
 def check_density(log_density: Callable[[Vector], Any], start: Vector) -> None:

@@ -23,7 +23,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 from scipy.linalg import solve_triangular as host_solve_triangular
 
-from provi.core.arguments import as_array, check_positive_definite, default_dtype
+from provi.core.arguments import as_array, check_positive_definite, default_dtype, device_array
 from provi.core.types import Scalar, Vector
 
 _EPS, _LARGEST_RELATIVE = float(np.finfo(float).eps), 0.1
@@ -139,7 +139,9 @@ def gaussian_prior(
     if centre.shape not in ((), (dim,)):
         raise ValueError(f"prior_mean must be a number or have shape ({dim},); its shape is {centre.shape}.")
     factor = _scale_factor(dim, scale) if covariance is None else _covariance_factor(dim, scale, covariance)
-    return GaussianPrior(jnp.asarray(np.broadcast_to(centre, (dim,)), dtype), jnp.asarray(factor, dtype))
+    return GaussianPrior(
+        device_array(np.broadcast_to(centre, (dim,)).astype(dtype)), device_array(np.asarray(factor, dtype))
+    )
 
 
 def _scale_factor(dim: int, scale: Any) -> np.ndarray:

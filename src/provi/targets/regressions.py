@@ -1,22 +1,22 @@
 """Bayesian regressions: y_n ~ p(y | x_n' z) with z ~ N(m, S), for one likelihood each or for any log-concave one."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from scipy.linalg import cho_factor, cho_solve
 
-from provi.core.arguments import check_positive, double_precision
+from provi.core.arguments import check_positive, device_array, double_precision
 from provi.core.types import Scalar
 from provi.targets.data import read_design
 from provi.targets.likelihoods.base import AbstractLikelihood
 from provi.targets.likelihoods.bernoulli import BernoulliLogit, BernoulliProbit
 from provi.targets.likelihoods.gaussian import GaussianNoise
 from provi.targets.likelihoods.poisson import Poisson
+from provi.targets.likelihoods.rows import RowLikelihood, read_rows
 from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.priors import GaussianPrior, gaussian_prior
 
@@ -32,6 +32,16 @@ class AbstractRegression(AbstractLinearModel):
     prior: GaussianPrior
     names: tuple[str, ...] | None = eqx.field(static=True)
 
+    @property
+    def offset(self) -> Any:
+        """o: the predictor of row n is x_n' z + o_n; None for zero."""
+        return self.likelihood.offset if isinstance(self.likelihood, RowLikelihood) else None
+
+    @property
+    def weights(self) -> Any:
+        """w: the term of row n counts w_n times; None for once."""
+        return self.likelihood.weights if isinstance(self.likelihood, RowLikelihood) else None
+
 
 class LogisticRegression(AbstractRegression):
     """y_n ~ Bernoulli(sigmoid(x_n' z)) with z ~ N(m, S).
@@ -39,7 +49,7 @@ class LogisticRegression(AbstractRegression):
     Strongly convex by its prior (t0 = 0), smooth with t1 = 1/4.
     """
 
-    likelihood: BernoulliLogit
+    likelihood: BernoulliLogit | RowLikelihood
 
     @double_precision
     def __init__(
@@ -52,20 +62,27 @@ class LogisticRegression(AbstractRegression):
         prior_mean: Any = None,
         intercept: bool = False,
         names: Sequence[str] | None = None,
+        offset: Any = None,
+        weights: Any = None,
     ):
         """**Arguments:**
 
         - `X`: (N, d) covariates, an array or a data frame.
         - `y`: (N,) labels 0 and 1, or booleans.
-        - `prior_scale`: a standard deviation for all coefficients, or one for each.
+        - `prior_scale`: a standard deviation for all coefficients, one for each, or some by name, `{"x1": 0.5}`; those
+            that are not named have 1.
         - `prior_covariance`: instead of `prior_scale`, variances or a covariance matrix.
-        - `prior_mean`: the prior mean; zero if not given.
+        - `prior_mean`: the prior mean, a number, one for each or some by name; zero if not given.
         - `intercept`: put a column of ones first.
         - `names`: a name for each column of `X`.
+        - `offset`: (N,) numbers o_n, or one: the predictor is x_n' z + o_n.
+        - `weights`: (N,) numbers w_n >= 0: the log-likelihood of row n counts w_n times. Then y may hold shares of
+            successes, whose weights are the trials: the binomial likelihood, but for its coefficients.
         """
         self.design, self.names = read_design(X, names, intercept)
-        self.likelihood = BernoulliLogit()
-        self.response, self.prior = _read_rest(self, y, prior_scale, prior_covariance, prior_mean)
+        rows = _Rows(y, offset, weights)
+        self.likelihood, self.response = rows.read(self, BernoulliLogit())
+        self.prior = read_prior(self, prior_scale, prior_covariance, prior_mean)
 
 
 class ProbitRegression(AbstractRegression):
@@ -76,7 +93,7 @@ class ProbitRegression(AbstractRegression):
     proportional to exp(-z^2/2) on a half-line is 1-strongly log-concave (Brascamp-Lieb).
     """
 
-    likelihood: BernoulliProbit
+    likelihood: BernoulliProbit | RowLikelihood
 
     @double_precision
     def __init__(
@@ -89,17 +106,20 @@ class ProbitRegression(AbstractRegression):
         prior_mean: Any = None,
         intercept: bool = False,
         names: Sequence[str] | None = None,
+        offset: Any = None,
+        weights: Any = None,
     ):
         """**Arguments:** as for `LogisticRegression`."""
         self.design, self.names = read_design(X, names, intercept)
-        self.likelihood = BernoulliProbit()
-        self.response, self.prior = _read_rest(self, y, prior_scale, prior_covariance, prior_mean)
+        rows = _Rows(y, offset, weights)
+        self.likelihood, self.response = rows.read(self, BernoulliProbit())
+        self.prior = read_prior(self, prior_scale, prior_covariance, prior_mean)
 
 
 class PoissonRegression(AbstractRegression):
     """y_n ~ Poisson(exp(x_n' z)) with z ~ N(m, S). Strongly convex by its prior; not smooth."""
 
-    likelihood: Poisson
+    likelihood: Poisson | RowLikelihood
 
     @double_precision
     def __init__(
@@ -112,11 +132,18 @@ class PoissonRegression(AbstractRegression):
         prior_mean: Any = None,
         intercept: bool = False,
         names: Sequence[str] | None = None,
+        offset: Any = None,
+        exposure: Any = None,
+        weights: Any = None,
     ):
-        """**Arguments:** as for `LogisticRegression`, but `y` are counts 0, 1, 2, ..."""
+        """**Arguments:** as for `LogisticRegression`, but `y` are counts 0, 1, 2, ...
+
+        - `exposure`: (N,) positive numbers E_n: the mean of y_n is E_n exp(x_n' z), an offset of log E_n.
+        """
         self.design, self.names = read_design(X, names, intercept)
-        self.likelihood = Poisson()
-        self.response, self.prior = _read_rest(self, y, prior_scale, prior_covariance, prior_mean)
+        rows = _Rows(y, offset, weights, exposure)
+        self.likelihood, self.response = rows.read(self, Poisson())
+        self.prior = read_prior(self, prior_scale, prior_covariance, prior_mean)
 
 
 class GeneralisedLinearModel(AbstractRegression):
@@ -139,13 +166,17 @@ class GeneralisedLinearModel(AbstractRegression):
         prior_mean: Any = None,
         intercept: bool = False,
         names: Sequence[str] | None = None,
+        offset: Any = None,
+        exposure: Any = None,
+        weights: Any = None,
     ):
         """**Arguments:**
 
         - `X`: (N, d) covariates, an array or a data frame.
         - `y`: (N,) responses of the kind that the likelihood is for.
         - `likelihood`: one of `provi.targets.likelihoods`, for instance `NegativeBinomial(2.0)`.
-        - `prior_scale`, `prior_covariance`, `prior_mean`, `intercept`, `names`: as for `LogisticRegression`.
+        - `prior_scale`, `prior_covariance`, `prior_mean`, `intercept`, `names`, `offset`, `weights`: as for
+            `LogisticRegression`. - `exposure`: as for `PoissonRegression`; of counts with the log link.
         """
         if not isinstance(likelihood, AbstractLikelihood):
             raise ValueError(f"likelihood must be one of provi.targets.likelihoods, not {likelihood!r}.")
@@ -156,8 +187,9 @@ class GeneralisedLinearModel(AbstractRegression):
                 f"eta, say so with log_concave=True."
             )
         self.design, self.names = read_design(X, names, intercept)
-        self.likelihood = likelihood
-        self.response, self.prior = _read_rest(self, y, prior_scale, prior_covariance, prior_mean)
+        rows = _Rows(y, offset, weights, exposure)
+        self.likelihood, self.response = rows.read(self, likelihood)
+        self.prior = read_prior(self, prior_scale, prior_covariance, prior_mean)
 
 
 class LinearRegression(AbstractRegression):
@@ -166,7 +198,7 @@ class LinearRegression(AbstractRegression):
     Strongly convex and smooth: t0 = t1 = 1/noise_scale^2, so both constants are tight.
     """
 
-    likelihood: GaussianNoise
+    likelihood: GaussianNoise | RowLikelihood
 
     @double_precision
     def __init__(
@@ -180,22 +212,28 @@ class LinearRegression(AbstractRegression):
         prior_mean: Any = None,
         intercept: bool = False,
         names: Sequence[str] | None = None,
+        offset: Any = None,
+        weights: Any = None,
     ):
         """**Arguments:**
 
         - `X`: (N, d) covariates, an array or a data frame.
         - `y`: (N,) real responses.
         - `noise_scale`: the standard deviation of the noise.
-        - `prior_scale`, `prior_covariance`, `prior_mean`, `intercept`, `names`: as for `LogisticRegression`.
+        - `prior_scale`, `prior_covariance`, `prior_mean`, `intercept`, `names`, `offset`, `weights`: as for
+            `LogisticRegression`.
         """
         self.design, self.names = read_design(X, names, intercept)
-        self.likelihood = GaussianNoise(np.asarray(check_positive("noise_scale", noise_scale), self.design.dtype))
-        self.response, self.prior = _read_rest(self, y, prior_scale, prior_covariance, prior_mean)
+        noise = GaussianNoise(np.asarray(check_positive("noise_scale", noise_scale), self.design.dtype))
+        rows = _Rows(y, offset, weights)
+        self.likelihood, self.response = rows.read(self, noise)
+        self.prior = read_prior(self, prior_scale, prior_covariance, prior_mean)
 
     @property
     def noise_scale(self) -> Scalar:
         """The standard deviation of the noise."""
-        return self.likelihood.scale
+        plain: Any = self.likelihood.plain
+        return plain.scale
 
     def exact_posterior(self) -> tuple[np.ndarray, np.ndarray]:
         """The mean and the covariance of the Gaussian posterior, on the host in float64."""
@@ -208,26 +246,59 @@ class LinearRegression(AbstractRegression):
         log p(y) = log p(y, z) - log p(z | y) at any z; the posterior mean is the best conditioned.
         """
         mean, factor = self._solve()
-        design, response = np.asarray(self.design, np.float64), np.asarray(self.response, np.float64)
+        design, response, weights = self._rows()
         noise, prior_factor = float(self.noise_scale), self.prior.covariance_factor()
         residual = (response - design @ mean) / noise
         white = np.linalg.solve(prior_factor, mean - np.asarray(self.prior.mean, np.float64))
         log_det = np.log(np.diagonal(factor[0])).sum() + np.log(np.diagonal(prior_factor)).sum()
-        constant = self.num_terms * (np.log(noise) + 0.5 * math.log(2 * math.pi))
-        return float(-0.5 * residual @ residual - 0.5 * white @ white - log_det - constant)
+        constant = weights.sum() * (np.log(noise) + 0.5 * math.log(2 * math.pi))
+        return float(-0.5 * residual @ (weights * residual) - 0.5 * white @ white - log_det - constant)
 
     def _solve(self) -> tuple[np.ndarray, Any]:
-        design, response = np.asarray(self.design, np.float64), np.asarray(self.response, np.float64)
-        weight, prior_precision = float(self.noise_scale) ** -2.0, self.prior.precision_matrix()
-        factor = cho_factor(prior_precision + weight * design.T @ design)
+        design, response, weights = self._rows()
+        scaled = design * (weights * float(self.noise_scale) ** -2.0)[:, None]
+        prior_precision = self.prior.precision_matrix()
+        factor = cho_factor(prior_precision + scaled.T @ design)
         prior_mean = np.asarray(self.prior.mean, np.float64)
-        return cho_solve(factor, prior_precision @ prior_mean + weight * design.T @ response), factor
+        return cho_solve(factor, prior_precision @ prior_mean + scaled.T @ response), factor
+
+    def _rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """X, y less the offset, and the weights, in float64."""
+        design, response = np.asarray(self.design, np.float64), np.asarray(self.observed_data["y"], np.float64)
+        offset, weights = self.offset, self.weights
+        if offset is not None:
+            response = response - np.asarray(offset, np.float64)
+        return design, response, np.ones(len(response)) if weights is None else np.asarray(weights, np.float64)
 
 
-def _read_rest(
-    model: AbstractRegression, y: Any, scale: Any, covariance: Any, mean: Any
-) -> tuple[Float[Array, " terms"], GaussianPrior]:
-    """Response and prior, once the design and the likelihood are there."""
-    response = model.likelihood.read_response(y, model.num_terms)
-    prior = gaussian_prior(model.dim, scale, covariance, mean, model.dtype)
-    return jnp.asarray(response, model.dtype), prior
+class _Rows(NamedTuple):
+    """What is given of each row besides X."""
+
+    y: Any
+    offset: Any
+    weights: Any
+    exposure: Any = None
+
+    def read(self, model: AbstractRegression, likelihood: AbstractLikelihood) -> tuple[Any, Float[Array, " terms"]]:
+        """The likelihood of the rows and their responses, once the design is there."""
+        found, response = read_rows(
+            likelihood, self.y, model.num_terms, self.offset, self.exposure, self.weights, model.dtype
+        )
+        return found, device_array(np.asarray(response, model.dtype))
+
+
+def read_prior(model: AbstractRegression, scale: Any, covariance: Any, mean: Any) -> GaussianPrior:
+    """The prior, once the design is there; numbers may be given by the names of the coefficients."""
+    scale = by_name("prior_scale", scale, model.parameter_names, 1.0)
+    mean = by_name("prior_mean", mean, model.parameter_names, 0.0)
+    return gaussian_prior(model.dim, scale, covariance, mean, model.dtype)
+
+
+def by_name(argument: str, given: Any, names: Sequence[str], usual: float) -> Any:
+    """A dictionary of numbers by name as a vector, with `usual` for the others; anything else as it is."""
+    if not isinstance(given, Mapping):
+        return given
+    for name in given:
+        if name not in names:
+            raise ValueError(f"{argument} names {name!r}; the coefficients are {', '.join(map(repr, names))}.")
+    return np.array([float(given.get(name, usual)) for name in names])

@@ -15,7 +15,8 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from provi.core.arguments import as_array, available_bytes, check_count, double_precision, floating_dtype
+from provi.core.arguments import as_array, available_bytes, check_count, device_array, double_precision, floating_dtype
+from provi.core.frames import frame_names, is_frame
 from provi.core.pivoted_cholesky import pivoted_cholesky
 from provi.core.types import Matrix, Scalar, Vector
 from provi.kernels import AbstractKernel, SquaredExponential
@@ -56,6 +57,7 @@ class SparseGaussianProcess(AbstractLinearModel):
     design: Any
     offset: Any
     names: tuple[str, ...] | None = eqx.field(static=True)
+    columns: tuple[str, ...] | None = eqx.field(static=True)
 
     @double_precision
     def __init__(
@@ -72,7 +74,7 @@ class SparseGaussianProcess(AbstractLinearModel):
     ):
         """**Arguments:**
 
-        - `X`: (N, d) inputs. - `y`: (N,) responses, as the likelihood wants them.
+        - `X`: (N, d) inputs, an array or a data frame. - `y`: (N,) responses, as the likelihood wants them.
         - `inducing`: a number of inputs to choose (greedily, from a sample drawn with `seed`), or (M, d) points.
         - `kernel`: of `provi.kernels`; default `SquaredExponential()`.
         - `likelihood`: a log-concave one of `provi.targets.likelihoods`; default `BernoulliLogit()`.
@@ -82,6 +84,7 @@ class SparseGaussianProcess(AbstractLinearModel):
             default only where the table would not fit into memory.
         """
         table = as_array("X", X, ndim=2)
+        self.columns = frame_names(X) if not isinstance(X, np.ndarray) and is_frame(X) else None
         dtype = floating_dtype(X if hasattr(X, "dtype") else table)
         self.kernel = SquaredExponential() if kernel is None else kernel
         self.likelihood = BernoulliLogit() if likelihood is None else likelihood
@@ -92,7 +95,7 @@ class SparseGaussianProcess(AbstractLinearModel):
         share = (1e-6 if jnp.finfo(dtype).eps < 1e-10 else 1e-4) if relative_jitter is None else relative_jitter
         if not (np.isfinite(share) and share >= 0):
             raise ValueError(f"relative_jitter must be a number of at least 0, not {relative_jitter}.")
-        self.relative_jitter = jnp.asarray(np.asarray(share, dtype))
+        self.relative_jitter = device_array(np.asarray(share, dtype))
         self.prior, self.names = gaussian_prior(self.dim, dtype=dtype), None
         self.factor = _factor(self.kernel, self.inducing, self.relative_jitter)
         _check_factor(np.asarray(self.factor))

@@ -122,7 +122,7 @@ def test_more_columns_than_rows_without_a_matrix_of_their_size():
 
 
 def test_no_intercept_and_float32():
-    without = LogisticRegression(fit_intercept=False).fit(X.astype(np.float32), LABELS)
+    without = LogisticRegression(1.0, fit_intercept=False).fit(X.astype(np.float32), LABELS)
     assert without.coef_.dtype == without.predict_proba(NEW).dtype == np.float32
     assert without.intercept_ == 0 and without.intercept_sd_ == 0 and without.coef_.shape == (1, 2)
     assert without.certificate_.status == "proven" and without.certificate_.gap <= 0.01

@@ -47,7 +47,7 @@ def linear():
 
 @pytest.fixture(scope="module")
 def poisson():
-    return PoissonRegression(0.7, tol=1e-6).fit(X, COUNTS)
+    return PoissonRegression(0.7, intercept_scale=10.0, tol=1e-6).fit(X, COUNTS)
 
 
 def test_linear_regression_is_the_closed_form(linear):
@@ -132,7 +132,7 @@ def test_poisson_score_is_that_of_scikit_learn(poisson):
 
 
 def test_glm_with_the_likelihood_of_another_estimator_is_that_estimator(poisson):
-    same = GLM("poisson", 0.7, tol=1e-6).fit(X, COUNTS)
+    same = GLM("poisson", 0.7, intercept_scale=10.0, tol=1e-6).fit(X, COUNTS)
     assert isinstance(same.likelihood_, Poisson)
     np.testing.assert_allclose(same.coef_, poisson.coef_, rtol=1e-9)
     np.testing.assert_allclose(same.elbo_, poisson.elbo_, rtol=1e-12)

@@ -34,11 +34,11 @@ REAL = [
 class PoissonOfRoundedResponses(PoissonRegression):
     """The checks have real responses, which no count can be."""
 
-    def fit(self, X, y):
+    def fit(self, X, y, sample_weight=None):
         try:
-            return super().fit(X, np.rint(y))
+            return super().fit(X, np.rint(y), sample_weight)
         except TypeError:  # y is no array of numbers: theirs to refuse
-            return super().fit(X, y)
+            return super().fit(X, y, sample_weight)
 
 
 def rate_and_weight(likelihood, eta):
@@ -52,13 +52,14 @@ def rate_and_weight(likelihood, eta):
 
 def newton_fit(target, *, tol, seed, progress):
     """Laplace's approximation of a linear model, as a `Fit`."""
-    design, y = np.asarray(target.design, float), np.asarray(target.response, float)
+    design, y = np.asarray(target.design, float), np.asarray(target.observed_data["y"], float)
+    each = np.ones(len(y)) if target.weights is None else np.asarray(target.weights, float)
     precision, prior_mean = target.prior.precision_matrix(), np.asarray(target.prior.mean, float)
     mean, hessian = np.zeros(target.dim), precision
     for _ in range(100):
-        rate, weight = rate_and_weight(target.likelihood, design @ mean)
-        hessian = precision + design.T @ (weight[:, None] * design)
-        move = np.linalg.solve(hessian, precision @ (prior_mean - mean) + design.T @ (y - rate))
+        rate, weight = rate_and_weight(target.likelihood.plain, design @ mean)
+        hessian = precision + design.T @ ((each * weight)[:, None] * design)
+        move = np.linalg.solve(hessian, precision @ (prior_mean - mean) + design.T @ (each * (y - rate)))
         mean = mean + move / max(1, np.abs(design @ move).max())
     family = Gaussian(target.dim)
     point = family.point(mean, np.linalg.cholesky(np.linalg.inv(hessian)), target.dtype)

@@ -8,8 +8,8 @@ from scipy import stats
 from provi.families import Gaussian
 from provi.families.dual_gaussian import DualPoint
 from provi.kernels import Linear, Matern32, SquaredExponential
-from provi.models.gp import prediction as gp_prediction
-from provi.models.gp.prediction import (
+from provi.result import predictors as gp_prediction
+from provi.result.predictors import (
     exact_predictor,
     label_log_odds,
     log_predictive_densities,

@@ -3,6 +3,7 @@
 import pickle
 import warnings
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -182,6 +183,8 @@ def test_a_picture_of_the_effects(logistic):
     titles = [axis.get_title(loc="left") for axis in figure.axes]
     assert titles == ["Fixed effects", "Scales and other numbers", "Intercept by school"]
     assert len(figure.axes[2].get_yticks()) == GROUPS
+    assert plt.figure(figure.number) is figure, "notebooks and the site show what pyplot has open"
+    plt.close(figure)
 
 
 def test_arviz(logistic):

@@ -29,6 +29,7 @@ def _law(family):
         "exponential": lambda: stats.expon(scale=1 / rate),
         # P(T > t) = exp(-t^k e^eta)
         "weibull": lambda: stats.weibull_min(1.6, scale=np.exp(-ETA[0] / 1.6)),
+        "log-normal": lambda: stats.lognorm(0.7, scale=np.exp(ETA[0])),
     }[family]()
 
 

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 
 from provi.algorithms.base import check_parts
 from provi.algorithms.incremental.quadratic_surrogate import AbstractQuadratic, Expansion, check_weights
-from provi.core.arguments import check_count
+from provi.core.arguments import check_count, device_array
 from provi.core.types import Count, Scalar
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point
@@ -182,5 +182,5 @@ def elbo_surrogate(
     if curvature is None:
         curvature = block_curvatures(target, count)
     weights = check_weights(np.broadcast_to(curvature, (count,)) if np.ndim(curvature) == 0 else curvature, count)
-    one = jnp.asarray(np.ones((), target.dtype))
+    one = device_array(np.ones((), target.dtype))
     return ELBOSurrogate(target=target, family=family, weights=weights, curvature=one, num_terms=count)

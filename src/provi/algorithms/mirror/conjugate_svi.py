@@ -28,6 +28,7 @@ from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.algorithms.guarantee import Guarantee
 from provi.algorithms.mirror.split import AbstractSplit, KLToPrior
 from provi.algorithms.mirror.step import towards
+from provi.core.arguments import device_array
 from provi.core.tree import select, squared_norm, zeros_like
 from provi.core.types import Count, Flag, Scalar
 from provi.families.base import AnyParameters
@@ -159,8 +160,8 @@ class StochasticMirrorDescent(AbstractAlgorithm):
 
     def init(self, point):
         dtype = jax.tree.leaves(point)[0].dtype
-        never, nothing = (jnp.asarray(np.asarray(x, dtype)) for x in (-np.inf, np.nan))
-        zero = jnp.asarray(np.asarray(0))
+        never, nothing = (device_array(np.asarray(x, dtype)) for x in (-np.inf, np.nan))
+        zero = device_array(np.asarray(0))
         return _PassState(point, never, nothing, zero, zero, zero)
 
     def step(self, key, state, target, family, shrink):

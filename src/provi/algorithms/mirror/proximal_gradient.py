@@ -27,7 +27,7 @@ from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.algorithms.guarantee import Guarantee
 from provi.algorithms.mirror.split import AbstractSplit
 from provi.algorithms.mirror.step import StepAnswer, has_step, proximal_step
-from provi.core.arguments import as_array
+from provi.core.arguments import as_array, device_array
 from provi.core.tree import squared_norm, subtract, zeros_like
 from provi.core.types import Count, RandomKey, Scalar
 from provi.geometry.divergences import AbstractDivergence
@@ -128,14 +128,14 @@ class ProximalGradient(AbstractAlgorithm):
 
     def init(self, point):
         dtype = jax.tree.leaves(point)[0].dtype
-        never, nothing = (jnp.asarray(np.asarray(x, dtype)) for x in (-np.inf, np.nan))
+        never, nothing = (device_array(np.asarray(x, dtype)) for x in (-np.inf, np.nan))
         trace, count = None, self.trace_length
         if count:
-            empty = jnp.asarray(np.full(count, np.nan, dtype))
-            path = jnp.asarray(np.full((count + 1, point.size), np.nan, dtype)) if self.keep_path else None
-            objective, unsolved = jnp.asarray(np.full(count + 1, np.nan, dtype)), jnp.asarray(np.zeros(count, bool))
+            empty = device_array(np.full(count, np.nan, dtype))
+            path = device_array(np.full((count + 1, point.size), np.nan, dtype)) if self.keep_path else None
+            objective, unsolved = device_array(np.full(count + 1, np.nan, dtype)), device_array(np.zeros(count, bool))
             trace = ProximalTrace(path, objective, empty, empty, empty, empty, unsolved, empty)
-        return _ProximalState(point, zeros_like(point), never, nothing, never, trace, jnp.asarray(np.asarray(0)))
+        return _ProximalState(point, zeros_like(point), never, nothing, never, trace, device_array(np.asarray(0)))
 
     def step(self, key, state, target, family, shrink):
         size = self._size(state.step, shrink)

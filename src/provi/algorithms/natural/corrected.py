@@ -28,6 +28,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 
 from provi.algorithms.natural.conditional import Point, weighted_moments
+from provi.core.arguments import device_array
 from provi.families.conditional_gaussian import Constrained, constrained_factor
 from provi.targets.latent.model import AbstractLatentGaussian
 from provi.targets.latent_gaussian import Conditional
@@ -98,7 +99,7 @@ def _by_groups(given: Conditional, point: Point, covariance: Constrained, draws:
     factor = covariance.factor
     count, width = factor.inverse.shape[:2]
     rule, weights = np.polynomial.hermite_e.hermegauss(NODES[width])
-    nodes = jnp.asarray(np.array(list(itertools.product(rule, repeat=width))))
+    nodes = device_array(np.array(list(itertools.product(rule, repeat=width))))
     volumes = jnp.asarray([np.sum(np.log(w)) for w in itertools.product(weights, repeat=width)])
     volumes = volumes + 0.5 * jnp.sum(nodes**2, axis=1)
     root = _inverse_root(factor.lower)

@@ -32,6 +32,7 @@ from provi.algorithms.natural.trial import (
     rounding_slack,
     step_share,
 )
+from provi.core.arguments import device_array
 from provi.core.types import Count, Scalar, Vector
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.site_solver import SiteFactor, factorise
@@ -163,14 +164,14 @@ class DualNaturalGradient(AbstractTrialDescent):
     def init(self, point):
         size, dtype = point.dual_mean.shape[0], point.dual_mean.dtype
         vector, infinite, one = np.zeros(size, dtype), np.asarray(np.inf, dtype), np.ones((), dtype)
-        vector, infinite, one = jnp.asarray(vector), jnp.asarray(infinite), jnp.asarray(one)
+        vector, infinite, one = (device_array(x) for x in (vector, infinite, one))
         return DualState(
             point,
             SiteEvaluation(vector, vector, infinite, vector, vector, one, infinite),
-            jnp.asarray(np.asarray(self.step_size, dtype)),
+            device_array(np.asarray(self.step_size, dtype)),
             Memory.empty(2 * size if self.accelerate else 1, dtype),
-            step=jnp.asarray(np.asarray(0)),
-            stage=jnp.asarray(np.asarray(0)),
+            step=device_array(np.asarray(0)),
+            stage=device_array(np.asarray(0)),
             gradient_norms=(one, one),
         )
 

@@ -41,6 +41,7 @@ from provi.algorithms.natural.trial import (
     rounding_slack,
     step_share,
 )
+from provi.core.arguments import device_array
 from provi.core.conjugate_gradients import stochastic_log_det
 from provi.core.tree import select
 from provi.core.types import Count, Scalar, Vector
@@ -194,9 +195,9 @@ class IterativeNaturalGradient(AbstractTrialDescent):
     def init(self, point):
         size, dtype = point.dual_mean.shape[0], point.dual_mean.dtype
         vector, zero, one = (jnp.asarray(x) for x in (np.zeros(size, dtype), np.zeros((), dtype), np.ones((), dtype)))
-        infinite, count = jnp.asarray(np.asarray(np.inf, dtype)), jnp.asarray(np.asarray(0))
+        infinite, count = device_array(np.asarray(np.inf, dtype)), device_array(np.asarray(0))
         evaluation = SiteEvaluation(vector, vector, infinite, vector, vector, zero, infinite)
-        first = jnp.asarray(np.asarray(self.step_size, dtype))
+        first = device_array(np.asarray(self.step_size, dtype))
         memory = Memory.empty(size, dtype)
         return IterativeState(point, evaluation, vector, zero, infinite, first, memory, count, count, zero, (one, one))
 

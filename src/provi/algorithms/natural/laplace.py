@@ -6,7 +6,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import optimize
 
 from provi.core.types import Vector
 from provi.targets.base import AbstractTarget
@@ -75,6 +74,8 @@ def laplace_approximation(target: AbstractTarget, start: np.ndarray, diagonal: b
     def objective(z):
         value, gradient = value_and_gradient(target, jnp.asarray(z, target.dtype))
         return float(value), np.asarray(gradient, np.float64)
+
+    from scipy import optimize  # large, and no linear model has need of it
 
     found = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 1000, "maxcor": 20})
     mode = found.x if np.isfinite(found.x).all() else np.asarray(start, np.float64)

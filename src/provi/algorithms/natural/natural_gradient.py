@@ -27,6 +27,7 @@ from provi.algorithms.natural.trial import (
     rounding_slack,
     step_share,
 )
+from provi.core.arguments import device_array
 from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point, square_root
@@ -108,16 +109,16 @@ class NaturalGradient(AbstractTrialDescent):
     def init(self, point):
         dim, dtype = point.loc.shape[0], point.loc.dtype
         # Made on the host: outside a compiled function every operation of JAX is compiled by itself.
-        infinite, one = jnp.asarray(np.asarray(np.inf, dtype)), jnp.asarray(np.ones((), dtype))
-        vector, matrix = jnp.asarray(np.zeros(dim, dtype)), jnp.asarray(np.zeros((dim, dim), dtype))
+        infinite, one = device_array(np.asarray(np.inf, dtype)), device_array(np.ones((), dtype))
+        vector, matrix = device_array(np.zeros(dim, dtype)), device_array(np.zeros((dim, dim), dtype))
         return NaturalGradientState(
             point,
             precision_of(point),
             Evaluation(infinite, infinite, vector, matrix),
-            jnp.asarray(np.asarray(self.step_size, dtype)),
-            step=jnp.asarray(np.asarray(0)),
-            stage=jnp.asarray(np.where(self.from_curvature, 0, 1)),
-            failures=jnp.asarray(np.asarray(0)),
+            device_array(np.asarray(self.step_size, dtype)),
+            step=device_array(np.asarray(0)),
+            stage=device_array(np.where(self.from_curvature, 0, 1)),
+            failures=device_array(np.asarray(0)),
             gradient_norms=(one, one),
         )
 
@@ -197,7 +198,7 @@ def precision_of(point: Point) -> Matrix:
     """(CC')^-1, computed on the host in float64."""
     root = square_root(point)
     precision = np.linalg.inv(root @ root.T)
-    return jnp.asarray(((precision + precision.T) / 2).astype(point.loc.dtype))
+    return device_array((precision + precision.T) / 2, point.loc.dtype)
 
 
 def scale_from_precision(precision: Matrix, kind: str) -> Any:

@@ -36,7 +36,7 @@ from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.algorithms.guarantee import Guarantee
 from provi.algorithms.natural.dual_natural_gradient import FORMS
 from provi.algorithms.natural.pgsvi_spaces import AbstractSpace, space_of
-from provi.core.arguments import check_count, check_positive
+from provi.core.arguments import check_count, check_positive, device_array
 from provi.core.tree import select, squared_norm
 from provi.core.types import Count, Matrix, RandomKey, Scalar
 from provi.families.bases import Normal
@@ -254,10 +254,10 @@ class PGSVI(AbstractAlgorithm):
     def init(self, point):
         assert self.space is not None
         # Made on the host: outside a compiled function every operation of JAX is compiled by itself.
-        dtype, none = jax.tree.leaves(point)[0].dtype, jnp.asarray(np.asarray(0))
-        infinite, one = jnp.asarray(np.asarray(np.inf, dtype)), jnp.asarray(np.ones((), dtype))
+        dtype, none = jax.tree.leaves(point)[0].dtype, device_array(np.asarray(0))
+        infinite, one = device_array(np.asarray(np.inf, dtype)), device_array(np.ones((), dtype))
         rule = self.batch_size
-        size = jnp.asarray(np.asarray(rule.size if isinstance(rule, FixedBatch) else rule.smallest, np.int32))
+        size = device_array(np.asarray(rule.size if isinstance(rule, FixedBatch) else rule.smallest, np.int32))
         record = Record(point, infinite) if self.halve_on_stall else None
         return PGSVIState(point, self.space.cache(point), none, none, size, one, none, record)
 

@@ -22,7 +22,7 @@ import optax
 from jax.scipy.linalg import cho_solve
 
 from provi.algorithms.natural.natural_gradient import scale_from_precision
-from provi.core.arguments import check_count, check_positive, double_precision
+from provi.core.arguments import check_count, check_positive, device_array, double_precision
 from provi.core.tree import all_finite, select
 from provi.core.types import Matrix, Scalar, Vector
 from provi.families.location_scale import Point
@@ -113,8 +113,8 @@ def initial_hyperparameters(target: SparseGaussianProcess) -> Hyperparameters:
     arrays = [eqx.filter(part, eqx.is_inexact_array) for part in (target.kernel, target.likelihood)]
     if not all(np.all(np.asarray(leaf) > 0) for leaf in jax.tree.leaves(arrays)):
         raise ValueError("kernel and likelihood must have positive numbers only: their logarithms are learnt.")
-    kernel, likelihood = jax.tree.map(lambda leaf: jnp.asarray(np.log(leaf)), arrays)
-    return Hyperparameters(kernel, likelihood, jnp.asarray(np.zeros(target.inducing.shape, target.dtype)))
+    kernel, likelihood = jax.tree.map(lambda leaf: device_array(np.log(leaf)), arrays)
+    return Hyperparameters(kernel, likelihood, device_array(np.zeros(target.inducing.shape, target.dtype)))
 
 
 def with_hyperparameters(target: SparseGaussianProcess, hyper: Hyperparameters) -> tuple[Any, Any, Any]:

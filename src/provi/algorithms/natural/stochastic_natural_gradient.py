@@ -15,7 +15,7 @@ from jax.scipy.linalg import solve_triangular
 from provi.algorithms.base import AbstractAlgorithm, Progress, StepInfo, check_parts
 from provi.algorithms.guarantee import Guarantee
 from provi.algorithms.natural.trial import StepRule
-from provi.core.arguments import check_positive
+from provi.core.arguments import check_positive, device_array
 from provi.core.tree import inner, select, squared_norm
 from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 from provi.estimators.whitened_residuals import ResidualMoments, residual_moments, whole_draws
@@ -157,9 +157,9 @@ class StochasticNaturalGradient(AbstractAlgorithm):
     def init(self, point):
         # Made on the host: outside a compiled function every operation of JAX is compiled by itself.
         dtype = point.loc.dtype
-        zero, limit = jnp.asarray(np.zeros((), dtype)), jnp.asarray(self.largest_step, dtype)
-        step, no = jnp.asarray(np.asarray(0)), jnp.asarray(np.asarray(False))
-        unknown = SignalFilter(jnp.asarray(np.asarray(np.inf, dtype)), zero)
+        zero, limit = device_array(np.zeros((), dtype)), jnp.asarray(self.largest_step, dtype)
+        step, no = device_array(np.asarray(0)), device_array(np.asarray(False))
+        unknown = SignalFilter(device_array(np.asarray(np.inf, dtype)), zero)
         return NaturalGradientState(point, step, unknown, unknown, limit, point, no, zero, zero)
 
     def step(self, key, state, target, family, shrink):

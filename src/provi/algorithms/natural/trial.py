@@ -39,6 +39,7 @@ import numpy as np
 from equinox import AbstractClassVar
 
 from provi.algorithms.base import AbstractAlgorithm, Progress, StepInfo
+from provi.core.arguments import device_array
 from provi.core.tree import select, squared_norm
 from provi.core.types import Count, Flag, Scalar, Vector
 
@@ -125,6 +126,8 @@ class AbstractTrialDescent(AbstractAlgorithm):
     """Whether the two outcomes are branches of a conditional, not a selection leaf by leaf: XLA would compute the
     decision anew for every leaf of the second, and compile as many copies of it."""
 
+    few_steps: ClassVar[bool] = True
+
     quantities: ClassVar[tuple[str, str, str]] = (
         "the whitened gradient of the mean",
         "the whitened gradient of the covariance",
@@ -158,7 +161,7 @@ class AbstractTrialDescent(AbstractAlgorithm):
     def cost_at(self, step):
         """One pass over the data, or one factorisation, whether the trial is accepted or not."""
         del step
-        return jnp.asarray(1, jnp.int32)
+        return np.asarray(1, np.int32)
 
     def output(self, state):
         return state.point
@@ -193,8 +196,8 @@ class Memory(eqx.Module):
     @staticmethod
     def empty(size: int, dtype: Any) -> "Memory":
         """Nothing remembered; made on the host."""
-        zero = jnp.asarray(np.zeros((MEMORY, size), dtype))
-        return Memory(zero, zero, jnp.asarray(np.asarray(0)))
+        zero = device_array(np.zeros((MEMORY, size), dtype))
+        return Memory(zero, zero, device_array(np.asarray(0)))
 
     def remember(self, point: Vector, residual: Vector, real: Any = True) -> "Memory":
         """With one more, the oldest forgotten; nothing is remembered after one that is not `real`."""

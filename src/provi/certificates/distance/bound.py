@@ -24,12 +24,14 @@ class EvidenceBracket:
 
     - `upper`: infinite where nothing bounds the distance of q to the posterior. - `confidence`: of both together.
     - `status`: 'proven' or 'statistical', of the weaker end; 'none' without an upper end.
+    - `given`: what Z is that of, where it is not the whole integral: "on the nodes" of a rule over hyperparameters.
     """
 
     lower: float
     upper: float
     confidence: float
     status: str
+    given: str = ""
 
     @property
     def width(self) -> float:
@@ -39,9 +41,10 @@ class EvidenceBracket:
     @property
     def ends(self) -> str:
         """The two ends in words, rounded outwards."""
+        given = f"{self.given} " if self.given else ""
         if not math.isfinite(self.upper):
-            return f"log evidence at least {rounded_down_text(self.lower)}"
-        return f"log evidence in [{rounded_down_text(self.lower)}, {rounded_up_text(self.upper)}]"
+            return f"log evidence {given}at least {rounded_down_text(self.lower)}"
+        return f"log evidence {given}in [{rounded_down_text(self.lower)}, {rounded_up_text(self.upper)}]"
 
     def __str__(self) -> str:
         if not math.isfinite(self.upper):

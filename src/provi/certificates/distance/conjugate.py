@@ -12,6 +12,7 @@ float32 could not finish go on in float64. The loop is on the host: 3 to 30 pass
 import abc
 import dataclasses
 import math
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -21,10 +22,12 @@ import numpy as np
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from provi.certificates.linear.bounds import rounded_down
+from provi.core.arguments import device_array
+from provi.core.interpreter import instant_jit
 from provi.targets.base import AbstractTarget
 
 _EPS = float(np.finfo(float).eps)
-_NUMBERS_AT_ONCE, _LARGEST_CHUNK = 2**22, 512
+_NUMBERS_AT_ONCE, _FEW_NUMBERS, _FEW_TERMS, _LARGEST_CHUNK = 2**22, 2**17, 2**12, 512
 _MEMORY, _MOST_PASSES, _PATIENCE = 6, 60, 10
 _SINGLE_FLOOR = 1e-9
 """Remainders below this are not sought in float32."""
@@ -97,7 +100,9 @@ class RowProblem(AbstractProblem):
     @property
     def chunk(self) -> int:
         """As many as keep the linear predictors of all of them in the cache, or nearly."""
-        return int(np.clip(2 ** int(math.log2(max(_NUMBERS_AT_ONCE // len(self.centre), 1))), 8, _LARGEST_CHUNK))
+        # Of few terms, chunks that stay in the processor's cache: NumPy carries them out, an operation at a time.
+        most = _FEW_NUMBERS if len(self.centre) <= _FEW_TERMS else _NUMBERS_AT_ONCE
+        return int(np.clip(2 ** int(math.log2(max(most // len(self.centre), 1))), 8, _LARGEST_CHUNK))
 
     def transformed(self, matrix: np.ndarray) -> "RowProblem":
         """H becomes A'HA, its error and those of the rows grow with |A|."""
@@ -138,8 +143,8 @@ class RowProblem(AbstractProblem):
         return rows @ self.root.astype(slopes.dtype)
 
     def _terms(self, eta: Any) -> tuple[Any, Any]:
-        y = jnp.broadcast_to(jnp.asarray(self.response, eta.dtype), eta.shape).reshape(-1)
-        values, pull = jax.vjp(lambda x: self.likelihood.potential(x.reshape(-1), y).reshape(eta.shape), eta)
+        y = jnp.asarray(self.response, eta.dtype)
+        values, pull = jax.vjp(jax.vmap(lambda row: self.likelihood.potential(row, y)), eta)
         each = jnp.ones_like(values)
         if self.multiples is not None:
             each = each * self.multiples.astype(eta.dtype)
@@ -352,7 +357,7 @@ class _Search:
         size, count = self.problem.chunk, len(arrays[0])
         self.evaluations += count
         if dtype not in self.data:
-            self.data[dtype] = in_floating_type(self.problem, dtype), jnp.asarray(self.inverse, dtype)
+            self.data[dtype] = in_floating_type(self.problem, dtype), device_array(self.inverse, dtype)
         parts = []
         for start in range(0, count, size):
             real = min(size, count - start)
@@ -367,21 +372,26 @@ def in_floating_type(problem: AbstractProblem, dtype: Any) -> AbstractProblem:
     """A row problem with its arrays in `dtype`, on the device once for all; a density stays what it is."""
     if isinstance(problem, DensityProblem):
         return problem
-    return jax.tree.map(lambda x: jnp.asarray(x, dtype) if _is_real(x) else x, problem)
+    return jax.tree.map(lambda x: _converted(x, dtype) if _is_real(x) else x, problem)
+
+
+def _converted(leaf: Any, dtype: Any) -> Any:
+    """On the host where it is there: outside a compiled function every conversion is compiled by itself."""
+    return jnp.asarray(leaf, dtype) if isinstance(leaf, jax.Array) else device_array(np.asarray(leaf, dtype))
 
 
 def _is_real(leaf: Any) -> bool:
     return isinstance(leaf, float) or eqx.is_inexact_array_like(leaf)
 
 
-@eqx.filter_jit
+@partial(instant_jit, on_host=True)
 def _residual(problem: AbstractProblem, inverse: Any, w: Any, points: Any) -> tuple[Any, Any]:
     """grad f(w) - u, and half the square of its norm in the inverse of H."""
     residual = problem.slopes(jnp.asarray(w)) - jnp.asarray(points)
     return residual, 0.5 * jnp.sum((residual @ inverse.T) ** 2, axis=1)
 
 
-@eqx.filter_jit
+@partial(instant_jit, on_host=True)
 def _evaluate_residual(problem: AbstractProblem, inverse: Any, w: Any, points: Any) -> tuple[Any, Any, Any, Any]:
     """f, the norm of the residual in the inverse of H in float64, and the errors of f and of the gradient."""
     value, gradient, value_error, gradient_error = problem.evaluate(jnp.asarray(w))
@@ -389,13 +399,13 @@ def _evaluate_residual(problem: AbstractProblem, inverse: Any, w: Any, points: A
     return value, jnp.linalg.norm(residual @ inverse.T.astype(jnp.float64), axis=1), value_error, gradient_error
 
 
-@eqx.filter_jit
+@partial(instant_jit, on_host=True)
 def evaluate(problem: AbstractProblem, w: Any) -> tuple[Any, Any, Any, Any]:
     """`AbstractProblem.evaluate`, compiled."""
     return problem.evaluate(jnp.asarray(w))
 
 
-@eqx.filter_jit
+@partial(instant_jit, on_host=True)
 def _weights(problem: RowProblem, w: Any) -> Any:
     """Second derivatives of the terms."""
     eta = problem._predictors(jnp.asarray(w))

@@ -60,7 +60,7 @@ _BEYOND, _FEWEST_DEVIATIONS = 5.0, 6.0
 """Y is clipped at this multiple of the deviations of the pilot from its median, and no nearer than this number of its
 standard deviations."""
 
-_SHARE, _ACCURACY, _WANTED_WIDTH = 0.5, 0.005, 0.05
+_SHARE, _ACCURACY, _WANTED_WIDTH, _WIDTH_WITH_ENERGY = 0.5, 0.005, 0.1, 0.05
 FEWEST_PAIRS, MOST_PAIRS, _LOOSE = 512, 32_768, 2.0
 _QUICK_PILOT = 32
 
@@ -118,7 +118,9 @@ def dual_bound(
     log_det, rounding = frame.log_det
     scale = _scale(pilot, log_det, offset)
     affordable = int(np.clip(most_evaluations // (2 * max(passes, 1)), FEWEST_PAIRS, MOST_PAIRS))
-    count, low, high = _plan(pilot, scale, level, affordable)
+    # Where the energy is from the same draws, it needs more of them.
+    width = _WANTED_WIDTH if given else _WIDTH_WITH_ENERGY
+    count, low, high = _plan(pilot, scale, level, affordable, width)
     half = rng.standard_normal((count, dim))
     final = frame.values(half, _ACCURACY * scale)
     if final is None:
@@ -355,12 +357,12 @@ def _half_step(step: np.ndarray) -> np.ndarray:
     return (vectors * np.sqrt(values)) @ vectors.T
 
 
-def _plan(pilot: np.ndarray, scale: float, delta: float, affordable: int) -> tuple[int, float, float]:
+def _plan(pilot: np.ndarray, scale: float, delta: float, affordable: int, width: float) -> tuple[int, float, float]:
     """How many pairs, and where to clip Y: as the pilot promises the best bound, until its noise is small beside it."""
     best, count = -log_mean_exp(-pilot), FEWEST_PAIRS
     while True:
         low, high, promised = _clip(pilot, delta, count)
-        if count >= affordable or promised - best <= _WANTED_WIDTH * scale:
+        if count >= affordable or promised - best <= width * scale:
             return count, low, high
         count = min(2 * count, affordable)
 

@@ -15,6 +15,7 @@ from provi.certificates.distance.problems import (
     dual_problem,
     linear_problem,
 )
+from provi.core.interpreter import instant_jit
 from provi.families.bases import Normal
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale, Point
@@ -24,6 +25,10 @@ from provi.targets.linear_model import AbstractLinearModel
 _LARGEST_DENSE, _LARGEST_SITES = 2000, 2000
 _WORK, _FEWEST_EVALUATIONS, _MOST_EVALUATIONS = 6e8, 2_000, 250_000
 """Work of the final draws, in data terms times (2 + 0.07 columns), about a nanosecond each; evaluations it buys."""
+
+
+_prior_variance = instant_jit(lambda prior: prior.variance())
+_dual_prior_variance = instant_jit(lambda family: family.prior_variance())
 
 
 def linear_posterior_bound(
@@ -42,7 +47,9 @@ def linear_posterior_bound(
     if found is None:
         return None
     bound = dual_bound(*found, delta=1 - confidence, seed=seed, most_evaluations=_evaluations(model))
-    return _bound(bound, np.asarray(model.prior.variance(), np.float64), confidence, model.likelihood.errors_proven)
+    return _bound(
+        bound, np.asarray(_prior_variance(model.prior), np.float64), confidence, model.likelihood.errors_proven
+    )
 
 
 def dual_posterior_bound(
@@ -57,7 +64,7 @@ def dual_posterior_bound(
     allowed = int(np.clip(_WORK / family.num_sites**1.7, _FEWEST_EVALUATIONS, _MOST_EVALUATIONS))
     bound = dual_bound(*found, delta=1 - confidence, seed=seed, most_evaluations=allowed)
     gram = np.diagonal(np.asarray(family.gram, np.float64))
-    variance = gram if family.prior is None else np.asarray(family.prior_variance(), np.float64)
+    variance = gram if family.prior is None else np.asarray(_dual_prior_variance(family), np.float64)
     return _bound(bound, variance, confidence, target.likelihood.errors_proven)
 
 

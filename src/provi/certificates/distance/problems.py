@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
@@ -14,6 +13,7 @@ from provi.certificates.distance.conjugate import DensityProblem, RowProblem
 from provi.certificates.distance.dual_bound import Energy
 from provi.certificates.dual.dual_pass import EPS, DualPass, dual_pass, mean_terms
 from provi.certificates.linear.bounds import row_rounding
+from provi.core.interpreter import instant_jit
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale, Point, square_root
 from provi.targets.base import AbstractTarget, outer_spectrum
@@ -36,12 +36,14 @@ def linear_problem(
     if not (math.isfinite(value) and math.isfinite(error)):
         return None
     design = np.asarray(double.design, np.float64)
-    row_error, centre_error = (np.asarray(x) for x in row_rounding(design, loc, jnp.asarray(root)))
+    row_error, centre_error = (np.asarray(x) for x in _row_rounding(design, loc, root))
+    centre, response = design @ loc, np.asarray(double.response, np.float64)
+    centre_error = centre_error + np.asarray(double.likelihood.shift_error(centre, response))
     problem = RowProblem(
         design=design,
         root=root,
-        centre=design @ loc,
-        response=np.asarray(double.response, np.float64),
+        centre=centre,
+        response=response,
         likelihood=double.likelihood,
         prior_curvature=prior.curvature,
         prior_gradient=prior.gradient,
@@ -50,12 +52,15 @@ def linear_problem(
         row_error=row_error,
         centre_error=centre_error,
         largest_weight=float(target.curvature[1]),
-        quadratic=target.curvature[0] == target.curvature[1],
+        quadratic=target.curvature[0] == target.curvature[1] or target.self_concordance == 0,
     )
     return problem, Energy(value, error)
 
 
-@eqx.filter_jit
+_row_rounding = instant_jit(row_rounding)
+
+
+@instant_jit
 def _likelihood_at(target: AbstractLinearModel, loc: Any) -> tuple[Any, Any]:
     """The likelihood part of the potential, and the sum of the magnitudes of its terms."""
 
@@ -103,7 +108,7 @@ def dual_problem(target: Any, family: DualGaussian, point: DualPoint) -> tuple[R
         row_error=relative * size,
         centre_error=at.centre_error,
         largest_weight=float(curvature[1]),
-        quadratic=curvature[0] == curvature[1],
+        quadratic=curvature[0] == curvature[1] or target.likelihood.self_concordance == 0,
     )
     return problem, Energy(value, error)
 

@@ -41,8 +41,8 @@ from provi.certificates.dual.dual_pass import (
     site_weights,
     sited_norm,
 )
-from provi.core.arguments import available_bytes
-from provi.core.compilation import quick_jit
+from provi.core.arguments import available_bytes, device_array
+from provi.core.interpreter import instant_quick_jit
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.site_solver import SiteSolver, factors_fit, site_solver, target_jitter
 from provi.targets.likelihoods import Poisson
@@ -61,7 +61,7 @@ def iterative_bounds(
     if not likelihood.log_concave or family.root is not None:
         return _no_bound(f"the {likelihood.name} likelihood is not log-concave")
     largest = float(likelihood.curvature[1])
-    if not math.isfinite(largest) and not isinstance(likelihood, Poisson):
+    if not math.isfinite(largest) and not isinstance(likelihood.plain, Poisson):
         return _no_bound("the curvature of the link is not bounded")
     prior = prior_in_double(family)
     if solver is None or solver.gram.dtype != np.float64:
@@ -71,7 +71,7 @@ def iterative_bounds(
     )
     # P is rounded: its residual is larger by at most this.
     pad = solver.factor.shape[1] * EPS
-    solver = eqx.tree_at(lambda x: x.residual, solver, jnp.asarray(np.asarray(solver.residual) + pad * prior.size))
+    solver = eqx.tree_at(lambda x: x.residual, solver, device_array(np.asarray(solver.residual) + pad * prior.size))
     found = _evaluate(solver, likelihood, response, prior.mean, a, s, np.asarray(_TOLERANCE))
     variance, error, moments, errors, squared = jax.tree.map(np.asarray, found)
     gradient, relative, root = a + moments.slope, ROUNDING * len(s) * EPS, np.sqrt(prior.size)
@@ -83,6 +83,8 @@ def iterative_bounds(
     error = error / (1 - strain) + variance * prior.factor_error(s)
     error += relative * prior.size + 2 * prior.unit * (prior.size + variance * float(s @ prior.size))
     moved = (relative + prior.unit) * root * float(root @ np.abs(a)) + prior.mean_error
+    farthest = np.abs(prior.mean) + root * float(root @ np.abs(a))
+    moved = moved + np.asarray(likelihood.shift_error(farthest, response))
     slope_error, weight_error = _moved(likelihood, largest, moments.weight, variance, error, moved)
     slope_error += errors.slope + relative * np.abs(moments.slope)
     weight_error += errors.weight + relative * moments.weight
@@ -121,7 +123,7 @@ def _moved(
     return third + moved * np.minimum(weight + weight_error, largest), weight_error
 
 
-@quick_jit
+@instant_quick_jit
 def _evaluate(
     solver: SiteSolver, likelihood: Any, response: Any, mean: Any, dual_mean: Any, precision: Any, tolerance: Any
 ) -> Any:
@@ -222,7 +224,7 @@ def local_bound(at: DualPass, covariance: float) -> GapBound:
     slack = at.centre_error + np.sqrt(at.variance_error)
 
     def at_radius(radius: float) -> tuple[float, float]:
-        weights = np.asarray(site_weights(likelihood, at.centre, spread, np.asarray(radius), slack))
+        weights = np.asarray(site_weights(likelihood, at.centre, spread, np.asarray(radius), slack, at.response))
         smallest = _least_eigenvalue(at, whitened, weights)
         if not smallest > 0:
             return smallest, math.inf

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
 from provi.certificates.bounds import local_weights
-from provi.core.compilation import quick_jit
+from provi.core.interpreter import instant_quick_jit
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 
 ROUNDING, EPS = 8.0, float(np.finfo(float).eps)
@@ -153,6 +153,7 @@ def dual_pass(target: Any, family: DualGaussian, point: DualPoint) -> DualPass:
     variance_error = (ROUNDING * len(variance) * EPS + 2 * prior.unit) * prior.size
     variance_error = variance_error + 2 * prior.factor_error(precision) * variance
     likelihood, response = jax.tree.map(_double, target.likelihood), np.asarray(target.response, np.float64)
+    centre_error = centre_error + np.asarray(likelihood.shift_error(centre, response))
     found = jax.tree.map(np.asarray, _moments(likelihood, centre, variance, response))
     moments, errors, (first, second, rate) = found
     with np.errstate(over="ignore", invalid="ignore"):
@@ -199,7 +200,7 @@ def sited_norm(at: DualPass, weights: np.ndarray | None) -> float:
         return max(full - float(white @ white), 0.0) + rounding
 
 
-@quick_jit
+@instant_quick_jit
 def _moments(likelihood: Any, centre: Any, variance: Any, response: Any) -> Any:
     centre, variance, response = jnp.asarray(centre), jnp.asarray(variance), jnp.asarray(response)
     moments = likelihood.moments(centre, variance, response)
@@ -222,7 +223,7 @@ def _sensitivities(likelihood: Any, centre: Any, variance: Any, response: Any, w
     rate = likelihood.self_concordance
     if rate is not None:
         rate = jnp.full_like(centre, rate)
-        zeroth, odd, even, error = likelihood.curvature_moments(centre, spread)
+        zeroth, odd, even, error = likelihood.curvature_moments(centre, spread, response)
         first, second = (jnp.abs(odd) + error) * inverse, 0.5 * (jnp.abs(even - zeroth) + 2 * error) * inverse**2
     else:
         bend, width = likelihood.bend(response)
@@ -231,11 +232,11 @@ def _sensitivities(likelihood: Any, centre: Any, variance: Any, response: Any, w
     return jnp.minimum(first, rate * weight), jnp.minimum(second, rate**2 * weight), rate
 
 
-@quick_jit
-def site_weights(likelihood: Any, centre: Any, spread: Any, radius: Any, slack: Any) -> Any:
+@instant_quick_jit
+def site_weights(likelihood: Any, centre: Any, spread: Any, radius: Any, slack: Any, response: Any) -> Any:
     """`local_region.local_weights` of every datum; `slack` bounds the errors of `centre` and `spread`."""
     centre, spread = jnp.asarray(centre), jnp.asarray(spread)
-    moments = partial(likelihood.curvature_moments, centre)
+    moments = partial(likelihood.curvature_moments, centre, y=jnp.asarray(response))
     return local_weights(likelihood.self_concordance, moments, spread, radius, slack)
 
 
@@ -258,7 +259,7 @@ def dual_negative_elbo(target: Any, family: DualGaussian, point: DualPoint) -> t
     return float(np.sum(values)) + 0.5 * (at.log_det - trace + mean), error
 
 
-@quick_jit
+@instant_quick_jit
 def _values(likelihood: Any, centre: Any, variance: Any, response: Any) -> Any:
     centre, variance, response = jnp.asarray(centre), jnp.asarray(variance), jnp.asarray(response)
     return (
@@ -267,7 +268,7 @@ def _values(likelihood: Any, centre: Any, variance: Any, response: Any) -> Any:
     )
 
 
-@quick_jit
+@instant_quick_jit
 def mean_terms(likelihood: Any, centre: Any, variance: Any, response: Any) -> Any:
     """The mean of every term under q, a bound on its error, and the term at the mean."""
     centre, response = jnp.asarray(centre), jnp.asarray(response)

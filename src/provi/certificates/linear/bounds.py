@@ -21,7 +21,6 @@ import dataclasses
 import math
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +28,7 @@ from scipy.linalg import solve_triangular
 
 from provi.algorithms.natural.natural_gradient import line_arguments
 from provi.certificates.bounds import LOCAL, GapBound, local_weights, log_det_gap, on_grounds_of, region_bound
+from provi.core.interpreter import instant_jit
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point, square_root
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors, quadrature_moments
@@ -100,7 +100,7 @@ def rounded_down(matrix: np.ndarray, error: float) -> np.ndarray:
     return matrix - (error + rounding) * np.eye(len(matrix)) if math.isfinite(error) else matrix
 
 
-@eqx.filter_jit
+@instant_jit
 def _pass(target: AbstractLinearModel, loc: Any, root: Any, rule: Any) -> Any:
     # A sum of N products is off by at most N eps times the sum of their magnitudes.
     rounding = (target.num_terms + 8) * jnp.finfo(root.dtype).eps
@@ -115,6 +115,7 @@ def _pass(target: AbstractLinearModel, loc: Any, root: Any, rule: Any) -> Any:
         # An offset moves what a row's moments are, not how they enter the gradient.
         spread, weight, slope = jnp.sqrt(variance), jnp.abs(moments.weight), jnp.abs(moments.slope)
         row_error, centre_error = row_rounding(block.design, loc, root)
+        centre_error = centre_error + target.likelihood.shift_error(centre, block.response)
         # Where the link's curvature grows with t, the mean of it lies farther out.
         far = _FARTHEST + steepness * spread
         moved = weight * (centre_error + far * row_error)
@@ -154,13 +155,14 @@ def moments_and_errors(
     bounded = (weights[-1] > LARGEST_TAIL) | (tail <= LARGEST_TAIL * (1 + jnp.abs(moments.value)))
     width = jnp.minimum(target.likelihood.bend(response)[1], 1)
     trusted = (spread <= LARGEST_SPREAD * width) & bounded
+    error = QUADRATURE_ERROR * target.likelihood.largest_weight
     return moments, jax.tree.map(
-        lambda moment: jnp.where(trusted, QUADRATURE_ERROR * (1 + jnp.abs(moment)), jnp.inf),
+        lambda moment: jnp.where(trusted, error * (1 + jnp.abs(moment)), jnp.inf),
         MomentErrors(moments.value, moments.slope, moments.weight),
     )
 
 
-@eqx.filter_jit
+@instant_jit
 def curvature_on_region(target: AbstractLinearModel, loc: Any, root: Any, radius: Any) -> Any:
     """`local_curvature` of all rows of `target`, which is in float64, at q = (loc, root), and its rounding."""
 
@@ -168,15 +170,16 @@ def curvature_on_region(target: AbstractLinearModel, loc: Any, root: Any, radius
         rows = block.design @ root
         spread = jnp.sqrt(jnp.sum(rows**2, axis=1))
         row_error, centre_error = row_rounding(block.design, loc, root)
-        slack = centre_error + (1 + radius) * row_error
-        weight = row_weights(target, block.design @ loc, spread, radius, block.variance_offset, slack)
+        centre = block.design @ loc
+        slack = centre_error + (1 + radius) * row_error + target.likelihood.shift_error(centre, block.response)
+        weight = row_weights(target, centre, spread, radius, block.variance_offset, slack, block.response)
         weight = jnp.where(real, weight, 0)
         return rows.T @ (weight[:, None] * rows), jnp.sum(weight * (2 * spread + row_error) * row_error)
 
     return sum_over_rows(target, sums)
 
 
-@eqx.filter_jit
+@instant_jit
 def local_curvature(
     target: AbstractLinearModel, rows: Any, centre: Any, spread: Any, radius: Any, offset: Any = None
 ) -> Any:
@@ -184,26 +187,30 @@ def local_curvature(
     return rows.T @ (row_weights(target, centre, spread, radius, offset, 0.0)[:, None] * rows)
 
 
-def row_weights(target: AbstractLinearModel, centre: Any, spread: Any, radius: Any, offset: Any, slack: Any) -> Any:
+def row_weights(
+    target: AbstractLinearModel, centre: Any, spread: Any, radius: Any, offset: Any, slack: Any, response: Any = None
+) -> Any:
     """`local_region.local_weights` of rows whose terms are smoothed by a variance `offset`, or not (None)."""
 
     def moments(deviation: Any) -> tuple:
-        return smoothed_moments(target, centre, deviation, offset)
+        return smoothed_moments(target, centre, deviation, offset, response)
 
     assert target.self_concordance is not None
     return local_weights(target.self_concordance, moments, spread, radius, slack)
 
 
-def smoothed_moments(target: AbstractLinearModel, centre: Any, deviation: Any, offset: Any) -> tuple:
+def smoothed_moments(
+    target: AbstractLinearModel, centre: Any, deviation: Any, offset: Any, response: Any = None
+) -> tuple:
     r"""$E[t^j\psi''(\mu + st)]$, j = 0, 1, 2, for $\psi(\eta) = E\ell(\eta + \sqrt\kappa e)$, and their error.
 
     With $T = (st + \sqrt\kappa e)/\sqrt{s^2 + \kappa}$ and $r = s/\sqrt{s^2 + \kappa}$ the conditional law of t is
     $N(rT, 1 - r^2)$, so they are $m_0$, $rm_1$ and $r^2m_2 + (1 - r^2)m_0$ of the link at the total deviation.
     """
     if offset is None:
-        return target.curvature_moments(centre, deviation)
+        return target.curvature_moments(centre, deviation, response)
     total = jnp.sqrt(deviation**2 + offset)
-    zeroth, first, second, error = target.curvature_moments(centre, total)
+    zeroth, first, second, error = target.curvature_moments(centre, total, response)
     share = jnp.where(total > 0, deviation / jnp.where(total > 0, total, 1), 1)
     return zeroth, share * first, share**2 * second + (1 - share**2) * zeroth, error
 

@@ -25,9 +25,11 @@ def link_counterexample(likelihood: Any, centre: Any, variance: Any, response: A
 
     Only for a user's likelihood: those of the package are log-concave by proof.
     """
-    if not hasattr(likelihood, "contradiction"):
+    if not hasattr(likelihood.plain, "contradiction"):
         return None
     centre, variance, response = (np.asarray(x, np.float64) for x in (centre, variance, response))
+    likelihood, *moved = likelihood.seen(centre, response)
+    centre, response = (np.asarray(x) for x in moved)
     place, found, limit = (np.asarray(x) for x in _contradiction(likelihood, centre, variance, response))
     beyond = np.nan_to_num(np.abs(found - limit), nan=0.0)
     worst = int(np.argmax(beyond))

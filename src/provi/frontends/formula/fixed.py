@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from provi.data.kinds import is_date, percent_numbers
 from provi.frontends.formula.syntax import FormulaError, nearest
 from provi.frontends.formula.tables import pandas_module
 
@@ -160,6 +161,14 @@ def _references(term: Any) -> dict[str, str]:
 def _check_levels(name: str, column: Any, terms: Mapping[str, Any]) -> None:
     if name not in terms or column.dtype == float:
         return
+    texts = np.array([None if value is None or value != value else str(value) for value in column], object)
+    if is_date(texts):
+        raise ValueError(
+            f"Column {name!r} holds dates or times ({texts[0]!r}): make a number of them, such as days since the "
+            f"first; for an effect of each date write (1 | {name})."
+        )
+    if percent_numbers(texts) is not None:
+        raise ValueError(f"Column {name!r} holds percentages as texts ({texts[0]!r}): write bare numbers.")
     count = column.nunique()
     if count > _FEW_LEVELS and count > len(column) / 2:
         raise ValueError(

@@ -11,7 +11,15 @@ import numpy as np
 from provi.core.arguments import default_dtype, double_precision
 from provi.core.types import Vector
 from provi.frontends.numpyro.anatomy import anatomy_of, core_of, family_of, is_unweighted
-from provi.frontends.numpyro.model import NumPyroModel, abstractly, is_subsampled, latent_sites, mask_of, start_value
+from provi.frontends.numpyro.model import (
+    NumPyroModel,
+    abstractly,
+    deterministic_sites,
+    is_subsampled,
+    latent_sites,
+    mask_of,
+    start_value,
+)
 from provi.frontends.numpyro.target import AbstractNumPyroTarget, NumPyroFiniteSum, NumPyroTarget, free_coordinates
 from provi.frontends.recognise.glm import linear_model_of
 from provi.frontends.recognise.latent import RecognisedLatentGaussian
@@ -40,6 +48,7 @@ def from_numpyro(
     smoothness: Any = None,
     log_concave: Any = None,
     start: Any = None,
+    axis_labels: Any = None,
     **kwargs: Any,
 ) -> AbstractNumPyroTarget:
     """The posterior of `model(*args, **kwargs)`, a target over all of its latent sites.
@@ -67,9 +76,11 @@ def from_numpyro(
     - `args`, `kwargs`: its arguments, the observed data among them.
     - `strong_convexity`, `smoothness`, `log_concave`: what is known of the density in the unconstrained coordinates,
       as for `provi.targets.LogDensity`. Not needed for a model that is recognised. (Hence a model cannot have
-      arguments of these names, nor one called `start`: bind them with `functools.partial`.)
+      arguments of these names, nor of the next two: bind them with `functools.partial`.)
     - `start`: values of the latent sites, a dictionary by name, where the density is finite; the middle of each
       support by default.
+    - `axis_labels`: words for the entries of plates, or of a site with one axis, by name:
+      `{"species": ["Adelie", "Gentoo"]}`; summaries then say `a[Adelie]` instead of `a[0]`.
 
     **Returns:** an `AbstractTarget`.
     """
@@ -87,7 +98,8 @@ def from_numpyro(
     if found.masked:
         _check_masks(program, unravel, vector)
     _check_finite(program, unravel, vector)
-    names = coordinate_names(unravel(vector), found.labels)
+    axes = _read_axes(found, axis_labels)
+    names = coordinate_names(unravel(vector), found.labels, {name: dict(pairs) for name, pairs in axes})
     linear = recognise(program, unravel, vector, names)
     fields: dict[str, Any] = {
         "model": program,
@@ -97,6 +109,7 @@ def from_numpyro(
         "nested": _nested(program, unravel, vector, found.labels) if linear is None else None,
         "unravel": unravel,
         "names": names,
+        "axes": axes,
     }
     if found.plate is None:
         return NumPyroTarget(**fields)
@@ -119,6 +132,8 @@ class _Description:
     labels: list[str]
     masked: bool
     plate: tuple[str, int] | None
+    axes: dict[str, tuple[tuple[str | None, int], ...]]
+    """Of each latent or deterministic site: for each axis the plate along it, if any, and its length."""
 
 
 def _run_abstractly(model: Callable[..., Any], args: tuple, kwargs: dict) -> tuple[NumPyroModel, _Description]:
@@ -145,7 +160,39 @@ def _describe(sites: Any) -> _Description:
         labels=[_label(bijection) for bijection in bijections.values()],
         masked=any(mask_of(site["fn"]) is not True for site in latent.values()),
         plate=_rows_plate(sites),
+        axes={name: _axes(sites[name]) for name in (*latent, *deterministic_sites(sites))},
     )
+
+
+def _axes(site: Any) -> tuple[tuple[str | None, int], ...]:
+    """The plates along the axes of a site's value; plates count from the last axis of a batch."""
+    shape = np.shape(site["value"])
+    end = len(shape) - getattr(site.get("fn"), "event_dim", 0)
+    plates = {end + frame.dim: frame.name for frame in site.get("cond_indep_stack") or ()}
+    return tuple((plates.get(axis), length) for axis, length in enumerate(shape))
+
+
+def _read_axes(found: _Description, given: Any) -> tuple[Any, ...]:
+    """The labels of all axes of each site that has them for all, in a form that can be hashed."""
+    if given is None:
+        return ()
+    lengths = {plate: length for axes in found.axes.values() for plate, length in axes if plate is not None}
+    lengths |= {name: axes[0][1] for name, axes in found.axes.items() if len(axes) == 1}
+    if not isinstance(given, dict):
+        raise TypeError(f"axis_labels must be a dictionary by plate or site, not {type(given).__name__}.")
+    for name, labels in given.items():
+        if name not in lengths:
+            raise ValueError(f"axis_labels has {name!r}, no plate or vector of the model: there are {sorted(lengths)}.")
+        if len(labels) != lengths[name]:
+            raise ValueError(f"axis_labels[{name!r}] must hold {lengths[name]} labels, not {len(labels)}.")
+    known = {name: tuple(str(label) for label in labels) for name, labels in given.items()}
+    pairs = []
+    for name, axes in found.axes.items():
+        if len(axes) == 1 and name in known:
+            pairs.append((name, ((f"{name}_dim_0", known[name]),)))
+        elif axes and all(plate in known for plate, _ in axes):
+            pairs.append((name, tuple((plate, known[plate]) for plate, _ in axes)))
+    return tuple(pairs)
 
 
 def _label(bijection: Any) -> str:

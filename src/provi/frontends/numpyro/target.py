@@ -1,6 +1,6 @@
 """The posterior of a NumPyro model as a target, whole or as a sum over the rows of a subsampling plate."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +11,13 @@ from jaxtyping import Array, Float
 
 from provi.core.arguments import double_precision
 from provi.core.types import Draws, Indices, RandomKey, Scalar, Vector
-from provi.frontends.numpyro.model import NumPyroModel, abstractly, deterministic_sites, observed_sites
+from provi.frontends.numpyro.model import (
+    NumPyroModel,
+    abstractly,
+    deterministic_sites,
+    observed_sites,
+    start_value,
+)
 from provi.frontends.target import AbstractModelTarget, Unravel, read_values
 from provi.targets.assumptions import Assumptions
 from provi.targets.base import AbstractFiniteSum
@@ -19,6 +25,7 @@ from provi.targets.latent.model import AbstractLatentGaussian
 from provi.targets.linear_model import AbstractLinearModel
 
 _STREAM = 2**31 - 4  # of the seed: not the one that drew the latent sites
+_WORDS = 300
 _SLACK = 1e-5  # of values in single precision, as NumPyro's draws are by default
 
 
@@ -38,6 +45,18 @@ class AbstractNumPyroTarget(AbstractModelTarget):
     nested: AbstractLatentGaussian | None
     unravel: Unravel = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
+    axes: tuple[Any, ...] = eqx.field(static=True)
+    """Of each site whose axes all have labels: its name, and for each axis its name and the labels."""
+
+    @property
+    def parameter_variables(self) -> tuple[str, ...]:
+        """The latent sites; the rest are deterministic."""
+        return self.unravel.names
+
+    @property
+    def axis_labels(self) -> dict[str, dict[str, Sequence[str]]]:
+        """The labels that were given for plates and sites."""
+        return {name: dict(axes) for name, axes in self.axes}
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -63,6 +82,9 @@ class AbstractNumPyroTarget(AbstractModelTarget):
 
     def _replicates(self, points: Draws, seed: int) -> dict[str, np.ndarray]:
         return _replicate(self.model, self.unravel, points, seed)
+
+    def _new_replicates(self, points: Draws, seed: int, new: tuple[Any, ...]) -> dict[str, np.ndarray]:
+        return _replicate(_renewed(self.model, self.unravel, new), self.unravel, points, seed, whole=True)
 
 
 class NumPyroTarget(AbstractNumPyroTarget):
@@ -169,27 +191,72 @@ def _pointwise(site: Any) -> Any:
     return jnp.broadcast_to(values, jnp.broadcast_shapes(values.shape, site["fn"].batch_shape))
 
 
-def _replicate(model: NumPyroModel, unravel: Callable[[Vector], dict[str, Any]], points: Draws, seed: int) -> Any:
+def _renewed(model: NumPyroModel, unravel: Unravel, new: tuple[Any, ...]) -> NumPyroModel:
+    """The model with new arguments: as they are, a tuple of them, or a dictionary of all by name.
+
+    Latent sites must keep their shapes: JAX would take an index beyond the end for the last one, without a word.
+    """
+    args, kwargs = (new[0], {}) if len(new) == 1 and isinstance(new[0], tuple) else (new, {})
+    if len(new) == 1 and isinstance(new[0], dict):
+        args, kwargs = (), new[0]
+
+    def shapes(program: NumPyroModel) -> dict[str, tuple[int, ...]]:
+        from numpyro.distributions import biject_to
+
+        sites = program.trace(lambda site: start_value(site) if site["name"] in unravel.names else None)
+        held = {name: sites[name] for name in unravel.names if name in sites}
+        return {name: biject_to(s["fn"].support).inverse_shape(np.shape(s["value"])) for name, s in held.items()}
+
+    program = NumPyroModel(model.model, args, kwargs)
+    try:
+        found = abstractly(shapes, program)
+    except Exception:  # whatever it is: if the arguments are at fault, the second run says so
+        program = NumPyroModel(model.model, args, kwargs, constant=True)
+        try:
+            found = abstractly(shapes, program)
+        except Exception as error:
+            words = " ".join(str(error).split())[:_WORDS]
+            raise ValueError(
+                f"the model cannot be run with the new arguments: {type(error).__name__}: {words}"
+            ) from error
+    for name, shape in zip(unravel.names, unravel.shapes, strict=True):
+        if found.get(name) != shape:
+            now = "is absent" if name not in found else f"has the shape {found[name]}"
+            raise ValueError(
+                f"site {name!r} has the shape {shape} in the fit, but {now} with the new arguments: only observed "
+                f"sites may have other rows. Pass its size as an argument of the model, and the same as in the fit."
+            )
+    return program
+
+
+def _replicate(
+    model: NumPyroModel, unravel: Callable[[Vector], dict[str, Any]], points: Draws, seed: int, whole: bool = False
+) -> Any:
     """The observed sites drawn from p(y | z), by name, one replicate for each of the points.
 
     The model runs once a point, as it was given, with all rows of its subsampling plates. An observed site is drawn
     in the shape of its data, and what comes after it in the model sees the draw. One inside NumPyro's `scan` is drawn
     given the data of the steps before it, because the loop has run before its sites are handed out.
+
+    `whole`: also sites that are neither observed nor in the fit, such as the response with `obs=None`, and what the
+    model computes for the output.
     """
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), _STREAM), points.shape[0])
     try:
-        found = _replicated(model, unravel, points, keys)
+        found = _replicated(model, unravel, points, keys, whole)
     except NotImplementedError as error:
         raise ValueError(f"the model has an observed site whose distribution cannot be drawn from: {error}") from error
     return {name: np.asarray(value) for name, value in found.items()}
 
 
 @eqx.filter_jit
-def _replicated(model: NumPyroModel, unravel: Callable[[Vector], Any], points: Draws, keys: Any) -> dict[str, Any]:
-    return jax.vmap(lambda point, key: _one(model, unravel(point), key))(points, keys)
+def _replicated(
+    model: NumPyroModel, unravel: Callable[[Vector], Any], points: Draws, keys: Any, whole: bool
+) -> dict[str, Any]:
+    return jax.vmap(lambda point, key: _one(model, unravel(point), key, whole))(points, keys)
 
 
-def _one(model: NumPyroModel, free: dict[str, Any], key: RandomKey) -> dict[str, Any]:
+def _one(model: NumPyroModel, free: dict[str, Any], key: RandomKey, whole: bool) -> dict[str, Any]:
     from numpyro.distributions import biject_to
     from numpyro.handlers import substitute, trace
     from numpyro.primitives import Messenger
@@ -203,6 +270,9 @@ def _one(model: NumPyroModel, free: dict[str, Any], key: RandomKey) -> dict[str,
                 msg["kwargs"] = msg["kwargs"] | {"rng_key": jax.random.fold_in(key, len(drawn)), "sample_shape": ()}
                 msg["is_observed"], msg["value"] = False, None
                 drawn.append(msg["name"])
+            elif whole and msg["type"] == "sample" and not msg["is_observed"] and msg["name"] not in free:
+                msg["kwargs"] = msg["kwargs"] | {"rng_key": jax.random.fold_in(key, len(drawn))}
+                drawn.append(msg["name"])
 
     def value_of(site: Any) -> Any:
         if site["type"] != "sample" or site["name"] not in free:
@@ -212,7 +282,8 @@ def _one(model: NumPyroModel, free: dict[str, Any], key: RandomKey) -> dict[str,
     args, kwargs = model.arguments()
     held = substitute(Uncondition(model.prepared({})), substitute_fn=value_of)
     sites = trace(held).get_trace(*args, **kwargs)
-    return {name: sites[name]["value"] for name in drawn}
+    computed = deterministic_sites(sites) if whole else ()
+    return {name: jnp.asarray(sites[name]["value"]) for name in (*drawn, *computed)}
 
 
 def _in_shape(fn: Any, shape: tuple[int, ...]) -> Any:

@@ -87,7 +87,7 @@ def from_pymc(
     density = program.log_density()
     _check_density(program, density, vector)
     labels = [_LABELS.get(type(transform).__name__, "free") for transform in program.transforms]
-    names = coordinate_names(program.unravel(vector), labels)
+    names = coordinate_names(program.unravel(vector), labels, program.axis_labels)
     linear, nested = recognise(program, density, vector, names), None
     if linear is None:
         anatomy = anatomy_of(program)

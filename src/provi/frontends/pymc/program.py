@@ -124,12 +124,34 @@ class PyMCProgram:
         scalar = [rv for rv in self.observed if getattr(rv.owner.op, "ndim_supp", 1) == 0]
         self.axis_labels = _axis_labels(model, [rv.name for rv in (*self.free, *self.deterministics, *scalar)])
 
-    def fixed(self, graphs: Sequence[Any], replace: dict[Any, Any] | None = None) -> list[Any]:
-        """The graphs with data and sizes as constants, after other replacements."""
+    def fixed(
+        self, graphs: Sequence[Any], replace: dict[Any, Any] | None = None, held: dict[Any, Any] | None = None
+    ) -> list[Any]:
+        """The graphs with data and sizes as constants, or with those of `held`, after other replacements."""
         from pytensor.graph.replace import clone_replace
 
         graphs = clone_replace(list(graphs), replace, rebuild_strict=False) if replace else list(graphs)
-        return clone_replace(graphs, self._fixed, rebuild_strict=False)
+        return clone_replace(graphs, self._fixed if held is None else held, rebuild_strict=False)
+
+    def renewed(self, data: dict[str, Any]) -> dict[Any, Any]:
+        """What `fixed` puts in place of data and sizes, with new values of `pm.Data` by name."""
+        from pytensor.tensor.basic import constant
+
+        known = {variable.name: variable for variable in self.model.data_vars if variable in self._fixed}
+        held = dict(self._fixed)
+        for name, given in data.items():
+            if name not in known:
+                listed = ", ".join(map(repr, known)) or "none: write pm.Data('x', x) for what is to be replaced"
+                raise ValueError(f"the model has no pm.Data {name!r} to replace; it has {listed}.")
+            variable, value = known[name], np.asarray(given)
+            if value.ndim != variable.ndim:
+                raise ValueError(f"new data {name!r} must have {variable.ndim} axes; its shape is {value.shape}.")
+            held[variable] = constant(value.astype(variable.dtype))
+            for dim, length in zip(self.model.named_vars_to_dims.get(name, ()), value.shape, strict=False):
+                size = self.model.dim_lengths.get(dim)
+                if size in held:
+                    held[size] = constant(np.asarray(length, size.dtype))
+        return held
 
     def by_values(self, graphs: Sequence[Any]) -> list[Any]:
         """The graphs as functions of the free coordinates, `inputs`, instead of the random variables."""

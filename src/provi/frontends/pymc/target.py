@@ -42,6 +42,11 @@ class PyMCTarget(AbstractModelTarget):
         return -self.log_density(jnp.asarray(z, self.dtype))
 
     @property
+    def parameter_variables(self) -> tuple[str, ...]:
+        """The free variables."""
+        return self.program.unravel.names
+
+    @property
     def axis_labels(self) -> dict[str, dict[str, Sequence[Any]]]:
         """The coordinates of the variables that were given dimensions by name."""
         return self.program.axis_labels
@@ -65,6 +70,12 @@ class PyMCTarget(AbstractModelTarget):
 
     def _replicates(self, points: Draws, seed: int) -> dict[str, np.ndarray]:
         return _replicate(self.program, self._values(points), seed)
+
+    def _new_replicates(self, points: Draws, seed: int, new: tuple[Any, ...]) -> dict[str, np.ndarray]:
+        data = new[0] if len(new) == 1 else None
+        if not isinstance(data, dict):
+            raise ValueError("posterior_predictive takes a dictionary of new values of the model's pm.Data by name.")
+        return _replicate(self.program, self._values(points), seed, self.program.renewed(data))
 
 
 @eqx.filter_jit
@@ -112,7 +123,9 @@ def _transform(program: PyMCProgram, given: dict[str, np.ndarray]) -> dict[str, 
     return {name: np.asarray(part) for name, part in zip(given, found, strict=True)}
 
 
-def _replicate(program: PyMCProgram, values: dict[str, Any], seed: int) -> dict[str, np.ndarray]:
+def _replicate(
+    program: PyMCProgram, values: dict[str, Any], seed: int, held: dict[Any, Any] | None = None
+) -> dict[str, np.ndarray]:
     """New data for each draw of the free variables, by observed variable: what `sample_posterior_predictive` draws.
 
     **Arguments:**
@@ -120,6 +133,7 @@ def _replicate(program: PyMCProgram, values: dict[str, Any], seed: int) -> dict[
     - `program`: the model.
     - `values`: draws of each free variable in its own space, n of each; other entries do not count.
     - `seed`: the same draws and seed give the same data.
+    - `held`: of `PyMCProgram.renewed`, for new data; then the Deterministics come along.
 
     Written here rather than called, because PyMC draws anew each variable that depends on a `pm.Data` or on a
     dimension, even one whose values it is given, unless it can see that those have not changed.
@@ -132,8 +146,17 @@ def _replicate(program: PyMCProgram, values: dict[str, Any], seed: int) -> dict[
     draws = [np.asarray(values[rv.name], rv.dtype) for rv in program.free]
     pairs = zip(program.free, draws, strict=True)
     inputs = [tensor(rv.name, dtype=rv.dtype, shape=draw.shape[1:]) for rv, draw in pairs]
-    # New generators, for those of the user's model must not be seeded.
-    outputs = replace_rng_nodes(program.fixed(program.observed, dict(zip(program.free, inputs, strict=True))))
-    draw = in_python(inputs, outputs, seed)
-    rows = [draw(*(part[row] for part in draws)) for row in range(len(draws[0]))]
-    return {rv.name: np.stack(column) for rv, column in zip(program.observed, zip(*rows, strict=True), strict=True)}
+    wanted = program.observed if held is None else (*program.observed, *program.deterministics)
+    try:
+        # New generators, for those of the user's model must not be seeded.
+        outputs = replace_rng_nodes(program.fixed(wanted, dict(zip(program.free, inputs, strict=True)), held))
+        draw = in_python(inputs, outputs, seed)
+        rows = [draw(*(part[row] for part in draws)) for row in range(len(draws[0]))]
+    except Exception as error:
+        if held is None:
+            raise
+        raise ValueError(
+            f"the model cannot be run with the new data: {str(error).splitlines()[0]}. Give new values of all of its "
+            f"pm.Data that have a row for each datum, of the observed ones too (any numbers of that length)."
+        ) from error
+    return {rv.name: np.stack(column) for rv, column in zip(wanted, zip(*rows, strict=True), strict=True)}

@@ -8,9 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.core.arguments import device_array
 from provi.core.types import Draws, Scalar, Vector
 from provi.frontends.recognise.affine import Form, forms
-from provi.frontends.recognise.row_likelihoods import BinomialRows, PoissonRows, row_numbers
+from provi.frontends.recognise.row_likelihoods import BinomialRows
+from provi.targets.likelihoods.rows import row_numbers
 from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.regressions import GeneralisedLinearModel, LinearRegression, LogisticRegression, PoissonRegression
 
@@ -82,9 +84,7 @@ def _build(
     if (y < 0).any() or (y != np.round(y)).any():
         return None
     if kind == "poisson":
-        if plain:
-            return PoissonRegression(design, y, **prior)
-        return GeneralisedLinearModel(design, rows, PoissonRows(jnp.asarray(y), jnp.asarray(offset)), **prior)
+        return PoissonRegression(design, y, offset=None if plain else offset, **prior)
     trials = known["total_count"] if kind == "binomial" else np.ones_like(y)
     if (y > trials).any():
         return None
@@ -110,7 +110,7 @@ def _agrees(linear: AbstractLinearModel, potential: Callable[[Vector], Scalar], 
     """
     scale = np.broadcast_to(np.asarray(linear.prior.factor), (linear.dim,))
     steps = 0.1 * np.cos(np.arange(linear.dim)) * np.array([[1.0], [-2.0]])
-    points = jnp.asarray(np.asarray(linear.prior.mean) + scale * steps, start.dtype)
+    points = device_array(np.asarray(linear.prior.mean) + scale * steps, start.dtype)
 
     @eqx.filter_jit
     def both(linear: AbstractLinearModel, points: Draws) -> tuple[Any, Any]:

@@ -1,37 +1,26 @@
-"""Likelihoods with numbers of their own for each row: offsets, numbers of trials.
+"""Binomial responses whose numbers of trials are those of their rows.
 
 A linear model hands its likelihood one number a row as the response. Here that number is the row's position, and the
 likelihood holds the tables: what it computes for a block of rows is then right whichever rows they are.
 """
 
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Float
 
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch, rounded
 from provi.targets.likelihoods.bernoulli import (
+    DENSITY_ERROR,
     VALUE_ERROR,
     BernoulliLogit,
+    density_moments,
     least_sigmoid_slope,
     most_sigmoid_slope,
 )
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
-from provi.targets.likelihoods.poisson import Poisson
-
-Table: TypeAlias = Float[Array, " rows"]
-"""One number for each row of the data."""
-
-
-def row_numbers(length: int) -> np.ndarray:
-    """0, 1, ...: the response of a model with one of these likelihoods."""
-    return np.arange(length, dtype=np.float64)
-
-
-def _look_up(table: Table, rows: Batch) -> Batch:
-    return table[rows.astype(jnp.int32)].astype(rows.dtype)
+from provi.targets.likelihoods.rows import Table, check_rows, look_up, moved_interval, rounding_of_sum
 
 
 class BinomialRows(AbstractLikelihood):
@@ -62,14 +51,37 @@ class BinomialRows(AbstractLikelihood):
     def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
         """At the end farther from minus the offset."""
         hits, misses, offset = self._rows(y, jnp.zeros_like(low))
-        low, high = _widened(low, high, offset)
+        low, high = moved_interval(low, high, offset)
         return rounded((hits + misses) * least_sigmoid_slope(low, high), -1)
 
     def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
         """At the point nearest to minus the offset."""
         hits, misses, offset = self._rows(y, jnp.zeros_like(low))
-        low, high = _widened(low, high, offset)
+        low, high = moved_interval(low, high, offset)
         return rounded((hits + misses) * most_sigmoid_slope(low, high), 1)
+
+    @property
+    def self_concordance(self) -> float:
+        """That of a Bernoulli term: neither a shift nor a factor changes it."""
+        return 1.0
+
+    def curvature_moments(self, mean: Batch, deviation: Batch, y: Any = None) -> tuple[Batch, Batch, Batch, Any]:
+        """N times those of a Bernoulli term at the moved mean, with the rounding of the product."""
+        if y is None:
+            raise ValueError("BinomialRows needs the rows, y, of its curvature's moments.")
+        hits, misses, x = self._rows(y, mean)
+        zeroth, first, second = density_moments(x, deviation)
+        trials, unit = hits + misses, 4 * float(jnp.finfo(mean.dtype).eps)
+        return trials * zeroth, trials * first, trials * second, trials * (DENSITY_ERROR + unit * (zeroth + second))
+
+    def shift_error(self, mean: Any, y: Any) -> Any:
+        """Of the sum eta + o."""
+        return rounding_of_sum(self.offset, mean, y)
+
+    def observed(self, y: Any) -> Any:
+        """The successes."""
+        del y
+        return self.successes
 
     @property
     def value_error(self) -> float:
@@ -78,7 +90,7 @@ class BinomialRows(AbstractLikelihood):
 
     def read_response(self, y: Any, length: int) -> np.ndarray:
         """The positions of the rows."""
-        return _check_rows(y, length)
+        return check_rows(y, length)
 
     def moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
         """In closed form."""
@@ -107,102 +119,22 @@ class BinomialRows(AbstractLikelihood):
 
     def bend(self, y: Batch) -> tuple[Batch, Batch]:
         """At minus the offset."""
-        return -_look_up(self.offset, y), jnp.ones_like(y)
+        return -look_up(self.offset, y), jnp.ones_like(y)
 
     def likelihood_bend(self, y: Batch) -> tuple[Batch, Batch]:
         """At the logit of the share of successes, with the width 1/sqrt(t'')."""
         hits, misses, _ = self._rows(y, y)
         share = (hits + 0.5) / (hits + misses + 1)
         width = 1 / jnp.sqrt(1 / (np.pi / 2) ** 2 + (hits + misses) * share * (1 - share))
-        return jnp.log(share) - jnp.log1p(-share) - _look_up(self.offset, y), width
+        return jnp.log(share) - jnp.log1p(-share) - look_up(self.offset, y), width
 
     def mean_response(self, mean: Batch, variance: Batch) -> Batch:
         """Not without the row."""
         raise ValueError("BinomialRows has no mean_response: offset and trials belong to rows of the data.")
 
     def _rows(self, y: Batch, eta: Batch) -> tuple[Batch, Batch, Batch]:
-        return _look_up(self.successes, y), _look_up(self.failures, y), eta + _look_up(self.offset, y)
-
-
-class PoissonRows(AbstractLikelihood):
-    """y_n ~ Poisson(exp(eta + o_n)): log-concave, not smooth; its means have a closed form."""
-
-    counts: Table
-    offset: Table
-    name: ClassVar[str] = "Poisson with offsets, log link"
-    curvature_decay: ClassVar[float | None] = 0.0
-    second_derivative: ClassVar[str] = "exp(eta + offset)"
-
-    def potential(self, eta: Batch, y: Batch) -> Batch:
-        """-log p of the rows y."""
-        return Poisson().potential(eta + _look_up(self.offset, y), _look_up(self.counts, y))
-
-    @property
-    def curvature(self) -> tuple[float, float]:
-        """(0, infinity)."""
-        return Poisson().curvature
-
-    def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
-        """At the lower end."""
-        return Poisson().least_curvature(*_widened(low, high, _look_up(self.offset, y)), y)
-
-    def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
-        """At the upper end."""
-        return Poisson().most_curvature(*_widened(low, high, _look_up(self.offset, y)), y)
-
-    def read_response(self, y: Any, length: int) -> np.ndarray:
-        """The positions of the rows."""
-        return _check_rows(y, length)
-
-    def moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
-        """E exp(eta + o) = exp(mean + o + variance/2)."""
-        return Poisson().moments(mean + _look_up(self.offset, y), variance, _look_up(self.counts, y))
-
-    def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
-        """Rounding."""
-        return Poisson().moment_errors(mean + _look_up(self.offset, y), variance, _look_up(self.counts, y))
-
-    @property
-    def errors_proven(self) -> bool:
-        """A closed form."""
-        return True
-
-    def bend(self, y: Batch) -> tuple[Batch, Batch]:
-        """At minus the offset."""
-        return -_look_up(self.offset, y), jnp.ones_like(y)
-
-    def value_error_given(self, y: Any) -> float:
-        """Poisson's."""
-        return Poisson().value_error_given(self.counts)
-
-    def working_response(self, y: Batch) -> tuple[Batch, Batch]:
-        """Poisson's, moved by the offset."""
-        centre, weight = Poisson().working_response(_look_up(self.counts, y))
-        return centre - _look_up(self.offset, y), weight
-
-    def likelihood_bend(self, y: Batch) -> tuple[Batch, Batch]:
-        """Poisson's, moved by the offset."""
-        centre, width = Poisson().likelihood_bend(_look_up(self.counts, y))
-        return centre - _look_up(self.offset, y), width
-
-    def mean_response(self, mean: Batch, variance: Batch) -> Batch:
-        """Not without the row."""
-        raise ValueError("PoissonRows has no mean_response: the offset belongs to a row of the data.")
-
-
-def _widened(low: Batch, high: Batch, offset: Batch) -> tuple[Batch, Batch]:
-    """The interval moved by the offset, and wider by the rounding of that."""
-    slack = float(jnp.finfo(low.dtype).eps)
-    low, high = low + offset - slack * (jnp.abs(low) + jnp.abs(offset)), high + offset
-    return low, high + slack * (jnp.abs(high) + jnp.abs(offset))
+        return look_up(self.successes, y), look_up(self.failures, y), eta + look_up(self.offset, y)
 
 
 def _log_choose(hits: Batch, misses: Batch) -> Batch:
     return gammaln(hits + misses + 1) - gammaln(hits + 1) - gammaln(misses + 1)
-
-
-def _check_rows(y: Any, length: int) -> np.ndarray:
-    rows = np.asarray(y, np.float64)
-    if not np.array_equal(rows, row_numbers(length)):
-        raise ValueError(f"y must be row_numbers({length}): the responses are in the likelihood.")
-    return rows

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.frontends.recognise.affine import Form
-from provi.frontends.recognise.row_likelihoods import BinomialRows, row_numbers
+from provi.frontends.recognise.row_likelihoods import BinomialRows
 from provi.targets.likelihoods.base import AbstractLikelihood
 from provi.targets.likelihoods.bernoulli import BernoulliLogit
 from provi.targets.likelihoods.gaussian import GaussianNoise
 from provi.targets.likelihoods.negative_binomial import NegativeBinomial
 from provi.targets.likelihoods.poisson import Poisson
+from provi.targets.likelihoods.rows import row_numbers
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """`provi.from_stan`: a Stan program as a target."""
 
+import functools
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ def from_stan(
     kind = f"{type(program).__module__}.{type(program).__name__}"
     if kind.startswith(("stan.", "bridgestan.")) and data is not None:
         raise ValueError(f"data must be left out: the {kind} that is given as program has its own.")
+    rebuild = None
     if kind.startswith("bridgestan."):
         model, data = BridgeStanEngine(program), {}
     else:
@@ -69,7 +71,8 @@ def from_stan(
         code, include = _read_code(program)
         data = {} if data is None else data
         model = _build(code, include, data, seed, engine)
-    compiled = StanProgram(model, data, seed)
+        rebuild = functools.partial(_rebuild, code, include, seed, engine)
+    compiled = StanProgram(model, data, seed, rebuild)
     if not compiled.free_names:
         raise ValueError("program has no parameters, so there is nothing to approximate.")
     point = jnp.asarray(_find_start(compiled, start), jnp.float64)
@@ -104,6 +107,10 @@ def _build(code: str, include: Path | None, data: dict[str, Any], seed: int, eng
             "bridgestan.compile.get_bridgestan_path(), which downloads its sources."
         )
     return CompiledStan(build_library(code, include), data, seed)
+
+
+def _rebuild(code: str, include: Path | None, seed: int, engine: str | None, data: dict[str, Any]) -> AbstractEngine:
+    return _build(code, include, data, seed, engine)
 
 
 def _find_start(program: StanProgram, start: Any) -> np.ndarray:

@@ -37,14 +37,21 @@ class StanProgram:
     - `free_names`: a name for each free coordinate.
     """
 
-    def __init__(self, engine: AbstractEngine, data: dict[str, Any], seed: int):
+    def __init__(
+        self,
+        engine: AbstractEngine,
+        data: dict[str, Any],
+        seed: int,
+        rebuild: Callable[[dict[str, Any]], AbstractEngine] | None = None,
+    ):
         """**Arguments:**
 
         - `engine`: the model.
         - `data`: what it was given.
         - `seed`: of random numbers in the generated quantities.
+        - `rebuild`: makes the model with other data; None where the code is not known.
         """
-        self.engine, self.seed = engine, seed
+        self.engine, self.seed, self.rebuild = engine, seed, rebuild
         self.data = {name: np.asarray(value) for name, value in data.items()}
         self.parameters, self.variables = _read_columns(engine.names(0)), _read_columns(engine.names(2))
         self.free_names = _name_coordinates(engine, self.parameters)
@@ -134,6 +141,11 @@ class StanTarget(AbstractModelTarget):
         """The parameters' names; `log(tau)`, `free(p)[0]` for what is not the parameter itself."""
         return self.program.free_names
 
+    @property
+    def parameter_variables(self) -> tuple[str, ...]:
+        """The parameters; the rest are transformed parameters and generated quantities."""
+        return tuple(self.program.parameters)
+
     def potential(self, z: Vector) -> Scalar:
         """Minus Stan's log density."""
         return -_log_density(self.program.engine, z)
@@ -159,6 +171,27 @@ class StanTarget(AbstractModelTarget):
         found = self._quantities(points, seed, lambda name: name.endswith(_REPLICATE))
         stems = {name: name.removesuffix(_REPLICATE) for name in found}
         return {stems[name] if stems[name] in self.program.data else name: value for name, value in found.items()}
+
+    def _new_replicates(self, points: Draws, seed: int, new: tuple[Any, ...]) -> dict[str, np.ndarray]:
+        program, data = self.program, new[0] if len(new) == 1 else None
+        if not isinstance(data, dict):
+            raise ValueError("posterior_predictive takes a dictionary of new data of the Stan program by name.")
+        if program.rebuild is None:
+            raise ValueError(
+                "new data need the Stan program's code, which a built model does not give: provi.from_stan(code, data)."
+            )
+        unknown = sorted(set(data) - set(program.data))
+        if unknown:
+            raise ValueError(
+                f"the Stan program has no data {unknown[0]!r}; it has {', '.join(map(repr, program.data))}."
+            )
+        whole = {**program.data, **data}
+        fresh = StanProgram(program.rebuild(whole), whole, program.seed)
+        shapes, own = ({n: c.shape for n, c in p.parameters.items()} for p in (fresh, program))
+        if shapes != own:
+            name = next(name for name in own if shapes.get(name) != own[name])
+            raise ValueError(f"parameter {name!r} has the shape {own[name]} in the fit, but {shapes.get(name)} now.")
+        return StanTarget(self.start, self.assumptions, fresh)._replicates(points, seed)
 
     def _quantities(self, points: Draws, seed: int, wanted: Callable[[str], bool]) -> dict[str, np.ndarray]:
         """The wanted variables; Stan is not run where there are none."""

@@ -20,6 +20,7 @@ from provi.algorithms.mirror.conjugate_svi import (
     forgetting_rate,
 )
 from provi.algorithms.mirror.proximal_gradient import ProximalGradient
+from provi.core.arguments import device_array
 from provi.families.base import AnyParameters
 from provi.geometry.divergences import KL
 from provi.runtime.record import Outcome
@@ -102,7 +103,7 @@ class _Feed:
         return forgetting_rate(max(step - 1, 0) * count + 1 + np.arange(count), *self.forgetting)
 
     def _number(self, value):
-        return jnp.asarray(np.asarray(value, self.dtype))
+        return device_array(np.asarray(value, self.dtype))
 
 
 def _ascend(

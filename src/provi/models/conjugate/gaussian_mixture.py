@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from provi.algorithms.mirror.conjugate_svi import answer_batch, forgetting_rate
-from provi.core.arguments import check_count, check_positive, check_positive_definite, double_precision
+from provi.core.arguments import check_count, check_positive, check_positive_definite, device_array, double_precision
 from provi.core.compilation import padded_size
 from provi.models.conjugate import gaussian_mixture_updates as updates
 from provi.models.conjugate.ascent import coordinate_ascent, stochastic_ascent
@@ -117,7 +117,7 @@ class VariationalGaussianMixture(DensityMixin, BaseEstimator):
         self.n_samples_seen_ = getattr(self, "n_samples_seen_", 0) + len(values)
         total = self.n_samples_seen_ if self.total_samples is None else self.total_samples
         rate = forgetting_rate(self.n_batch_iter_, self.learning_offset, self.learning_decay)
-        scale, rate = (jnp.asarray(np.asarray(x, values.dtype)) for x in (total / len(values), rate))
+        scale, rate = (device_array(np.asarray(x, values.dtype)) for x in (total / len(values), rate))
         return self._keep(self._model, answer_batch(self._model, self._natural, (self._rows(values),), scale, rate))
 
     @double_precision

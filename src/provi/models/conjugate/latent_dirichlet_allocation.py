@@ -29,7 +29,7 @@ from provi.algorithms.mirror.conjugate_svi import (
     elbo,
     forgetting_rate,
 )
-from provi.core.arguments import check_count, check_positive, double_precision
+from provi.core.arguments import check_count, check_positive, device_array, double_precision
 from provi.models.conjugate.ascent import coordinate_ascent, stochastic_ascent
 from provi.models.conjugate.expectations import dirichlet_expected_log, dirichlet_kl, forgetting_option
 from provi.models.topics.corpus import CHUNK, Documents, bucket_documents
@@ -234,7 +234,7 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
         self.n_samples_seen_ = getattr(self, "n_samples_seen_", 0) + X.shape[0]
         total = self.n_samples_seen_ if self.total_samples is None else self.total_samples
         rate = forgetting_rate(self.n_batch_iter_, self.learning_offset, self.learning_decay)
-        scale, rate = (jnp.asarray(np.asarray(x, X.dtype)) for x in (total / X.shape[0], rate))
+        scale, rate = (device_array(np.asarray(x, X.dtype)) for x in (total / X.shape[0], rate))
         documents = bucket_documents(X).buckets
         self.components_ = np.asarray(answer_batch(self._model(X), self._natural(), documents, scale, rate))
         return self
@@ -295,7 +295,7 @@ class LatentDirichletAllocation(ClassNamePrefixFeaturesOutMixin, TransformerMixi
             raise ValueError(f"local_tol must not be negative, but is {self.local_tol}.")
         numbers = (np.full(shape, topic_word), np.asarray(doc_topic), np.asarray(self.local_tol))
         prior, document_prior, tolerance = (jnp.asarray(x.astype(X.dtype)) for x in numbers)
-        return TopicModel(prior, document_prior, tolerance, jnp.asarray(np.asarray(limit)))
+        return TopicModel(prior, document_prior, tolerance, device_array(np.asarray(limit)))
 
     def _start(self, X, generator):
         shape = (check_count("n_components", self.n_components), X.shape[1])

@@ -9,6 +9,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from provi.algorithms.natural.sparse_learning import learn_sparse_hyperparameters
 from provi.core.arguments import available_bytes, check_count, double_precision
+from provi.core.frames import check_frame
 from provi.families.location_scale import Gaussian
 from provi.fit import fit
 from provi.kernels import AbstractKernel, SquaredExponential
@@ -16,14 +17,14 @@ from provi.models.certified_estimator import AbstractBinaryClassifier, AbstractC
 from provi.models.gp.hyperparameters import learn_hyperparameters
 from provi.models.gp.integration import integrate_hyperparameters
 from provi.models.gp.mixture import MixturePredictor
-from provi.models.gp.prediction import (
+from provi.result import Fit
+from provi.result.predictors import (
     exact_predictor,
     log_predictive_densities,
     predict_latent,
     response_means,
     sparse_predictor,
 )
-from provi.result import Fit
 from provi.structures.linear import LARGEST_LINEAR
 from provi.targets.gaussian_process import GaussianProcess
 from provi.targets.likelihoods import (
@@ -231,6 +232,7 @@ class GPClassifier(AbstractBinaryClassifier, AbstractGPEstimator):
     @double_precision
     def fit(self, X: Any, y: Any) -> "GPClassifier":
         """Fit to the rows of X and their labels y, of any type."""
+        check_frame("X", X)
         values, labels = validate_data(self, X, y, dtype=[np.float64, np.float32])
         classes, response = read_two_classes(labels, type(self).__name__)
         self._fit_process(values, response, self._chosen_likelihood())
@@ -325,6 +327,7 @@ class GPRegressor(RegressorMixin, AbstractGPEstimator):
     @double_precision
     def fit(self, X: Any, y: Any) -> "GPRegressor":
         """Fit to the rows of X and their responses y."""
+        check_frame("X", X)
         values, response = validate_data(self, X, y, dtype=[np.float64, np.float32], y_numeric=True)
         self._fit_process(values, np.asarray(response), self._chosen_likelihood())
         return self

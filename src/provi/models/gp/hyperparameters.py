@@ -30,8 +30,8 @@ from scipy.optimize import minimize
 
 from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient, evaluate
 from provi.algorithms.natural.trial import gap_estimate
-from provi.core.arguments import check_count, check_positive, double_precision
-from provi.core.compilation import quick_jit
+from provi.core.arguments import check_count, check_positive, device_array, double_precision
+from provi.core.interpreter import instant_quick_jit
 from provi.core.types import Scalar
 from provi.families.dual_gaussian import DualGaussian, DualPoint, dual_gaussian
 from provi.families.site_solver import SiteFactor, covariance_root, factorise
@@ -93,7 +93,7 @@ def with_log_hyperparameters(target: GaussianProcess, vector: Any, learnt: Learn
     return eqx.tree_at(lambda t: (t.kernel, t.likelihood, t.jitter, t.gram), target, parts)
 
 
-@quick_jit
+@instant_quick_jit
 def value_and_gradient(
     vector: Any, target: GaussianProcess, learnt: Learnt, start: DualPoint, tol: Any
 ) -> tuple[Scalar, Any, DualPoint]:
@@ -242,7 +242,7 @@ class _Objective:
     def __init__(
         self, target: GaussianProcess, learnt: Learnt, start: DualPoint | None, tol: float, bar: ProgressBar
     ) -> None:
-        self.target, self.learnt, self.tol, self.bar = target, learnt, jnp.asarray(np.asarray(tol, target.dtype)), bar
+        self.target, self.learnt, self.tol, self.bar = target, learnt, device_array(np.asarray(tol, target.dtype)), bar
         self.first = site_start(target, dual_gaussian(target))
         self.start = self.first if start is None else start
         self.warm, self.num_evaluations = self.start, 0

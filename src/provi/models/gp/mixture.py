@@ -21,8 +21,8 @@ from scipy.special import logsumexp
 from provi.core.arguments import as_array, double_precision
 from provi.families.nested import selected
 from provi.families.site_solver import factorise
-from provi.models.gp.prediction import ExactPredictor, in_blocks, largest_block
 from provi.result.nested import NestedPosterior
+from provi.result.predictors import ExactPredictor, in_blocks, largest_block
 from provi.targets.latent.likelihood_numbers import LikelihoodNumbers
 from provi.targets.latent.process import GaussianProcess
 from provi.targets.likelihoods import AbstractLikelihood

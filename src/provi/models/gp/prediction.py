@@ -20,8 +20,9 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from provi.core.arguments import as_array, double_precision
+from provi.core.arguments import as_array, device_array, double_precision
 from provi.core.compilation import padded_size
+from provi.core.interpreter import instant_jit
 from provi.core.types import Matrix, Scalar, Vector
 from provi.families.dual_gaussian import DualPoint
 from provi.families.location_scale import Point
@@ -87,7 +88,7 @@ def exact_predictor(target: GaussianProcess, point: DualPoint) -> ExactPredictor
         negative = _negative_sites(target.gram, lower, point.site_precision)
         if not np.isfinite(np.asarray(negative[2])).all():
             raise ValueError("The posterior covariance is not positive definite in floating point: increase jitter.")
-    root_precision = jnp.asarray(np.sqrt(np.maximum(np.asarray(point.site_precision), 0)))
+    root_precision = device_array(np.sqrt(np.maximum(np.asarray(point.site_precision), 0)))
     return ExactPredictor(target.kernel, target.inputs, target.mean, point.dual_mean, root_precision, lower, negative)
 
 
@@ -150,13 +151,13 @@ def in_blocks(
     return tuple(np.concatenate(pieces) for pieces in zip(*parts, strict=True))
 
 
-@eqx.filter_jit
+@instant_jit
 def _positive_sites(gram: Any, precision: Any) -> Any:
     """L."""
     return factorise(gram, jnp.maximum(precision, 0)).lower
 
 
-@eqx.filter_jit
+@instant_jit
 def _negative_sites(gram: Any, lower: Any, precision: Any) -> tuple[Any, Any, Any]:
     """T, D and M."""
     half = solve_triangular(lower, jnp.sqrt(jnp.maximum(precision, 0))[:, None] * gram, lower=True)
@@ -166,22 +167,22 @@ def _negative_sites(gram: Any, lower: Any, precision: Any) -> tuple[Any, Any, An
     return half, root, jnp.linalg.cholesky(left)
 
 
-@eqx.filter_jit
+@instant_jit
 def _latent(predictor: ExactPredictor | SparsePredictor, inputs: Any) -> tuple[Any, Any]:
     return predictor.latent(inputs)
 
 
-@eqx.filter_jit
+@instant_jit
 def _response_means(likelihood: AbstractLikelihood, mean: Any, variance: Any) -> Any:
     return likelihood.mean_response(mean, variance)
 
 
-@eqx.filter_jit
+@instant_jit
 def _log_predictive(likelihood: AbstractLikelihood, mean: Any, variance: Any, y: Any) -> Any:
     return likelihood.log_predictive(mean, variance, y)
 
 
-@eqx.filter_jit
+@instant_jit
 def _log_odds(likelihood: AbstractLikelihood, mean: Any, variance: Any) -> Any:
     one = jnp.ones_like(mean)
     return likelihood.log_predictive(mean, variance, one) - likelihood.log_predictive(mean, variance, 0 * one)

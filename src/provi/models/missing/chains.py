@@ -14,6 +14,7 @@ import numpy as np
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, Float, Int
 
+from provi.core.arguments import device_array
 from provi.core.types import RandomKey
 from provi.targets.likelihoods.bernoulli import SLOPES, WEIGHTS
 
@@ -95,7 +96,7 @@ def exact_draws(
     centre = jnp.where(shifted, centre + label * deviation**2, centre)
     shift = jnp.where(shifted, label * deviation, 0)
     label = jnp.where(shifted, -label, label)
-    weights, slopes = (jnp.asarray(np.reshape(x, (1, 8)), centre.dtype) for x in (WEIGHTS, SLOPES))
+    weights, slopes = (device_array(np.reshape(x, (1, 8)), centre.dtype) for x in (WEIGHTS, SLOPES))
     shrink = jax.lax.rsqrt(1 + (slopes * deviation[:, None]) ** 2)
     limit = slopes * (label * centre)[:, None] * shrink
     ends = jnp.cumsum(weights * ndtr(limit), axis=1)

@@ -20,6 +20,8 @@ import numpy as np
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Bool, Float, Int
 
+from provi.core.arguments import device_array
+
 _LOG_TWO_PI = float(np.log(2 * np.pi))
 
 
@@ -61,10 +63,10 @@ def make_rows(X: np.ndarray, labels: np.ndarray) -> Rows:
     patterns, pattern = np.unique(observed, axis=0, return_inverse=True)
     padding = np.ones((_rounded_up(len(patterns)) - len(patterns), X.shape[1]), bool)
     return Rows(
-        jnp.asarray(np.where(observed, X, 0)),
-        jnp.asarray(np.asarray(labels, X.dtype)),
+        device_array(np.where(observed, X, 0)),
+        device_array(np.asarray(labels, X.dtype)),
         jnp.asarray(pattern.reshape(-1).astype(np.int32)),
-        jnp.asarray(np.concatenate([patterns, padding])),
+        device_array(np.concatenate([patterns, padding])),
     )
 
 
@@ -144,7 +146,7 @@ def unflatten_parameters(vector: Float[Array, " q"], num_columns: int) -> Parame
 def fold_symmetric(matrix: Float[Array, "... p p"]) -> Float[Array, "... h"]:
     r"""The $c_{jk}$ of $\mathrm{tr}(M'd\Omega) = \sum_{j\ge k}c_{jk}\,d\Omega_{jk}$, where $d\Omega$ is symmetric."""
     row, column = np.tril_indices(matrix.shape[-1])
-    share = jnp.asarray(np.where(row == column, 0.5, 1.0), matrix.dtype)
+    share = device_array(np.where(row == column, 0.5, 1.0), matrix.dtype)
     both = matrix[..., row, column] + matrix[..., column, row]
     return both * jnp.broadcast_to(share, both.shape)
 

@@ -1,6 +1,8 @@
 """From standardised rows to estimates: solver, standard errors, likelihoods, and what the data do not determine."""
 
 import dataclasses
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -8,14 +10,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.stats import norm
 
-from provi.models.missing.conditional import Parameters, Rows
+from provi.core.arguments import check_positive, double_precision
+from provi.models.missing.conditional import Parameters, Rows, make_rows
 from provi.models.missing.factor_covariance import fit_factors
-from provi.models.missing.indicators import free_parameters, indicator_log_density, information_with_indicators
+from provi.models.missing.indicators import (
+    add_indicators,
+    free_parameters,
+    indicator_log_density,
+    information_with_indicators,
+)
 from provi.models.missing.information import empirical_information, louis_information
 from provi.models.missing.likelihood import conditional_log_likelihoods, expected_statistics, score
+from provi.models.missing.reading import (
+    Columns,
+    check_finite,
+    check_independent,
+    check_shape,
+    column_words,
+    read_columns,
+    refuse_singular,
+    two_classes,
+)
 from provi.models.missing.solving import Options, Solved, solve
+from provi.models.missing.summary import CoefficientSummary, summarise
 
+_MOST_PASSES = 1000
 _MOST_PARAMETERS = 1500
 """Up to this many parameters the information of all of them is formed, a matrix of 18 MB."""
 
@@ -39,6 +60,7 @@ class Estimates:
     conditional_log_likelihood: float
     num_parameters: int
     separated: bool
+    tol: float
 
 
 def estimate(rows: Rows, options: Options, penalty: np.ndarray, num_indicators: int = 0) -> Estimates:
@@ -64,7 +86,112 @@ def estimate(rows: Rows, options: Options, penalty: np.ndarray, num_indicators: 
         float(log_probabilities.sum()),
         _count_parameters(q - 1 - num_indicators, options.rank) + num_indicators,
         free and (solved.diverging or _is_separated(parameters, rows, information[:q, :q], log_probabilities)),
+        options.tol,
     )
+
+
+class LikelihoodFit:
+    """Fit and fitted attributes of the model, in the user's units: what scikit-learn's interface is put around.
+
+    The command line, which reads its tables itself, needs no more than `TableFit`.
+    """
+
+    def _learn(
+        self, values: np.ndarray, labels: tuple[np.ndarray, np.ndarray], options: Options, given: Any
+    ) -> Estimates:
+        """From a table with NaN where entries are missing; `labels`: the two classes, and 1 or -1 for each row."""
+        self.classes_, signs = labels
+        names = column_words(values.shape[1], given)
+        check_finite(values, names)
+        columns = read_columns(values, names)
+        Z, kept = columns.standardise(values), columns.kept_names()
+        check_shape(len(Z), len(kept), options.rank)
+        if options.rank is None:
+            check_independent(Z, kept)
+        if options.missing_indicators:
+            columns = add_indicators(columns, values)
+            Z = columns.standardise(values)
+        penalty = np.concatenate([[0.0], 1 / (options.C * columns.scale[columns.kept] ** 2)])
+        found = estimate(make_rows(Z, signs), options, penalty, len(columns.indicated))
+        if options.rank is None:
+            refuse_singular(np.asarray(found.solved.parameters.covariance)[: len(kept), : len(kept)], kept)
+        self._store(found, columns, values)
+        return found
+
+    def _store(self, found: Estimates, columns: Columns, values: np.ndarray) -> None:
+        """The fitted attributes, in the user's units."""
+        solved, T = found.solved, columns.transformation()
+        parameters = solved.parameters
+        coefficients = T @ np.asarray(parameters.coefficients)
+        p = values.shape[1]
+        self.intercept_, self.coef_ = coefficients[:1], coefficients[None, 1 : p + 1]
+        self.indicator_features_, self.indicator_coef_ = columns.indicated, coefficients[p + 1 :]
+        self.coef_covariance_ = columns.restore_errors(found.coefficient_covariance)
+        self.standard_errors_ = np.sqrt(np.diag(self.coef_covariance_))
+        self.mean_ = columns.restore(np.asarray(parameters.mean))
+        self.covariance_ = columns.restore_covariance(np.asarray(parameters.covariance))
+        self.log_likelihood_ = solved.log_likelihood + columns.log_jacobian(values)
+        self.conditional_log_likelihood_ = found.conditional_log_likelihood
+        self.num_parameters_ = found.num_parameters
+        self.aic_ = 2 * (found.num_parameters - self.log_likelihood_)
+        self.bic_ = np.log(len(values)) * found.num_parameters - 2 * self.log_likelihood_
+        self.n_iter_, self.gap_, self.converged_ = solved.passes, solved.gap, solved.converged
+        self.separated_, self.acceptance_ = found.separated, solved.acceptance
+        # Of the intercept a bound: its error is a sum of errors that may be correlated.
+        self.monte_carlo_error_ = np.abs(T) @ solved.monte_carlo_error
+        self._columns, self._missing_shares, self._num_rows = columns, np.isnan(values).mean(axis=0), len(values)
+        # As NumPy arrays: JAX unpickles its own as float32 for a user who has not enabled 64 bits.
+        self._standardised = tuple(map(np.asarray, (parameters.coefficients, parameters.mean, parameters.covariance)))
+        self._uncertainty = found.uncertainty
+
+    def _warn(self, found: Estimates, category: type[Warning]) -> None:
+        if found.separated:
+            warnings.warn(
+                "The labels are separated: some rows can be told apart without error, the maximum of the likelihood "
+                "does not exist, and coefficients and standard errors are where the fit stopped on the way to "
+                "infinity. Set C=1.0, or another finite C.",
+                category,
+                stacklevel=4,
+            )
+        elif not self.converged_:
+            warnings.warn(
+                f"The fit did not converge to tol={found.tol} nats: {found.solved.message}. Increase max_iter or tol.",
+                category,
+                stacklevel=4,
+            )
+
+    def _intervals(self, level: Any) -> np.ndarray:
+        """Wald's, a row a coefficient, intercept first and indicators last: estimate -+ quantile x error."""
+        if not 0 < level < 1:
+            raise ValueError(f"level must be between 0 and 1, not {level}.")
+        reach = norm.ppf(0.5 + level / 2) * self.standard_errors_
+        return np.stack([self._coefficients() - reach, self._coefficients() + reach], axis=1)
+
+    def _summary(self, level: Any) -> CoefficientSummary:
+        return summarise(
+            self, self._coefficients(), self._intervals(level), self._missing_shares, self._num_rows, level
+        )
+
+    def _coefficients(self) -> np.ndarray:
+        return np.concatenate([self.intercept_, self.coef_[0], self.indicator_coef_])
+
+
+class TableFit(LikelihoodFit):
+    """The exact solver on a table of numbers, labels 0 and 1, with the attributes of `MissingLogisticRegression`."""
+
+    @double_precision
+    def __init__(self, X: np.ndarray, y: np.ndarray, names: Sequence[str], *, tol: float, seed: int, progress: bool):
+        values, tol = np.asarray(X, np.float64), check_positive("tol", tol)
+        options = Options(
+            "exact", 0.1, "newton", "metropolis", "auto", np.inf, None, False, tol, _MOST_PASSES, progress, seed
+        )
+        found = self._learn(values, two_classes(np.asarray(y)), options, None)
+        self.feature_names_in_ = np.array(names, object)
+        self._warn(found, UserWarning)
+
+    def summary(self, level: float = 0.95) -> CoefficientSummary:
+        """Coefficients, standard errors, tests, intervals and shares of missing entries."""
+        return self._summary(level)
 
 
 def _uncertainty(

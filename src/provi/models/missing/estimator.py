@@ -1,39 +1,26 @@
 """Logistic regression with missing covariates, with the scikit-learn interface: NaN is missing."""
 
-import warnings
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import expit
-from scipy.stats import norm
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from provi.core.arguments import check_count, double_precision
-from provi.models.missing.conditional import Parameters, make_rows
-from provi.models.missing.estimation import Estimates, estimate
+from provi.models.missing.conditional import Parameters
+from provi.models.missing.estimation import LikelihoodFit
 from provi.models.missing.imputation import draw_missing, log_odds
-from provi.models.missing.indicators import add_indicators
-from provi.models.missing.reading import (
-    Columns,
-    check_finite,
-    check_independent,
-    check_shape,
-    column_words,
-    match_labels,
-    read_columns,
-    read_labels,
-    refuse_singular,
-)
+from provi.models.missing.reading import check_finite, match_labels, read_labels
 from provi.models.missing.solving import read_options
-from provi.models.missing.summary import CoefficientSummary, summarise
+from provi.models.missing.summary import CoefficientSummary
 
 
-class MissingLogisticRegression(ClassifierMixin, BaseEstimator):
+class MissingLogisticRegression(ClassifierMixin, LikelihoodFit, BaseEstimator):
     r"""$P(y = 1) = \sigma(\delta_0 + \delta'x)$, $x \sim N(\beta, \Omega)$: maximum likelihood from partly observed x.
 
     Entries that are NaN are missing (at random: whether an entry is missing may depend on what is observed, not on
@@ -107,23 +94,8 @@ class MissingLogisticRegression(ClassifierMixin, BaseEstimator):
         checked: Any = validate_data(self, X, y, dtype=np.float64, ensure_all_finite=False)
         values, labels = checked
         options = read_options(self)
-        self.classes_, signs = read_labels(labels)
-        names = column_words(values.shape[1], getattr(self, "feature_names_in_", None))
-        check_finite(values, names)
-        columns = read_columns(values, names)
-        Z, kept = columns.standardise(values), columns.kept_names()
-        check_shape(len(Z), len(kept), options.rank)
-        if options.rank is None:
-            check_independent(Z, kept)
-        if options.missing_indicators:
-            columns = add_indicators(columns, values)
-            Z = columns.standardise(values)
-        penalty = np.concatenate([[0.0], 1 / (options.C * columns.scale[columns.kept] ** 2)])
-        found = estimate(make_rows(Z, signs), options, penalty, len(columns.indicated))
-        if options.rank is None:
-            refuse_singular(np.asarray(found.solved.parameters.covariance)[: len(kept), : len(kept)], kept)
-        self._store(found, columns, values)
-        self._warn(found)
+        found = self._learn(values, read_labels(labels), options, getattr(self, "feature_names_in_", None))
+        self._warn(found, ConvergenceWarning)
         return self
 
     @double_precision
@@ -145,15 +117,12 @@ class MissingLogisticRegression(ClassifierMixin, BaseEstimator):
     def confidence_intervals(self, level: Any = 0.95) -> np.ndarray:
         """Wald's intervals, a row a coefficient, intercept first and indicators last: estimate -+ quantile x error."""
         check_is_fitted(self)
-        if not 0 < level < 1:
-            raise ValueError(f"level must be between 0 and 1, not {level}.")
-        reach = norm.ppf(0.5 + level / 2) * self.standard_errors_
-        return np.stack([self._coefficients() - reach, self._coefficients() + reach], axis=1)
+        return self._intervals(level)
 
     def summary(self, level: Any = 0.95) -> CoefficientSummary:
         """Coefficients, standard errors, tests, intervals and shares of missing entries: print it."""
-        intervals = self.confidence_intervals(level)
-        return summarise(self, self._coefficients(), intervals, self._missing_shares, self._num_rows, level)
+        check_is_fitted(self)
+        return self._summary(level)
 
     @double_precision
     def impute(
@@ -186,51 +155,6 @@ class MissingLogisticRegression(ClassifierMixin, BaseEstimator):
         values: Any = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False)
         check_finite(values, self._columns.names)
         return values
-
-    def _store(self, found: Estimates, columns: Columns, values: np.ndarray) -> None:
-        """The fitted attributes, in the user's units."""
-        solved, T = found.solved, columns.transformation()
-        parameters = solved.parameters
-        coefficients = T @ np.asarray(parameters.coefficients)
-        p = values.shape[1]
-        self.intercept_, self.coef_ = coefficients[:1], coefficients[None, 1 : p + 1]
-        self.indicator_features_, self.indicator_coef_ = columns.indicated, coefficients[p + 1 :]
-        self.coef_covariance_ = columns.restore_errors(found.coefficient_covariance)
-        self.standard_errors_ = np.sqrt(np.diag(self.coef_covariance_))
-        self.mean_ = columns.restore(np.asarray(parameters.mean))
-        self.covariance_ = columns.restore_covariance(np.asarray(parameters.covariance))
-        self.log_likelihood_ = solved.log_likelihood + columns.log_jacobian(values)
-        self.conditional_log_likelihood_ = found.conditional_log_likelihood
-        self.num_parameters_ = found.num_parameters
-        self.aic_ = 2 * (found.num_parameters - self.log_likelihood_)
-        self.bic_ = np.log(len(values)) * found.num_parameters - 2 * self.log_likelihood_
-        self.n_iter_, self.gap_, self.converged_ = solved.passes, solved.gap, solved.converged
-        self.separated_, self.acceptance_ = found.separated, solved.acceptance
-        # Of the intercept a bound: its error is a sum of errors that may be correlated.
-        self.monte_carlo_error_ = np.abs(T) @ solved.monte_carlo_error
-        self._columns, self._missing_shares, self._num_rows = columns, np.isnan(values).mean(axis=0), len(values)
-        # As NumPy arrays: JAX unpickles its own as float32 for a user who has not enabled 64 bits.
-        self._standardised = tuple(map(np.asarray, (parameters.coefficients, parameters.mean, parameters.covariance)))
-        self._uncertainty = found.uncertainty
-
-    def _warn(self, found: Estimates) -> None:
-        if found.separated:
-            warnings.warn(
-                "The labels are separated: some rows can be told apart without error, the maximum of the likelihood "
-                "does not exist, and coefficients and standard errors are where the fit stopped on the way to "
-                "infinity. Set C=1.0, or another finite C.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-        elif not self.converged_:
-            warnings.warn(
-                f"The fit did not converge to tol={self.tol} nats: {found.solved.message}. Increase max_iter or tol.",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
-
-    def _coefficients(self) -> np.ndarray:
-        return np.concatenate([self.intercept_, self.coef_[0], self.indicator_coef_])
 
     def _parameters(self) -> Parameters:
         """In standard units, on the device."""

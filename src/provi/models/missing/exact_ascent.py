@@ -18,6 +18,7 @@ import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float, Int
 
+from provi.core.arguments import device_array
 from provi.models.missing.conditional import Parameters, Rows, flatten_parameters, fold_symmetric, unflatten_parameters
 from provi.models.missing.information import complete_information, louis_information
 from provi.models.missing.likelihood import ExpectedStatistics, expected_statistics, score_from_statistics
@@ -80,7 +81,7 @@ class ExactAscent(eqx.Module):
         """Nothing known: the first attempt, a step of length zero, is to evaluate the start."""
         flat = flatten_parameters(start)
         shapes = jax.eval_shape(expected_statistics, start, self.rows)
-        infinite = jnp.asarray(np.inf, flat.dtype)
+        infinite = device_array(np.inf, flat.dtype)
         return AscentState(
             parameters=start,
             statistics=jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes),

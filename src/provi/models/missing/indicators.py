@@ -18,6 +18,7 @@ import numpy as np
 from jax.scipy.linalg import block_diag
 from jaxtyping import Array, Bool, Float
 
+from provi.core.arguments import device_array
 from provi.models.missing.conditional import Parameters, Rows, fold_symmetric
 from provi.models.missing.information import louis_information
 from provi.models.missing.likelihood import score
@@ -42,7 +43,7 @@ class IndicatorStep(eqx.Module):
 
 def indicator_step(num_columns: int, num_indicators: int) -> IndicatorStep:
     """For `num_columns` in all, the last `num_indicators` of which are indicators."""
-    return IndicatorStep(jnp.asarray(np.arange(num_columns) < num_columns - num_indicators))
+    return IndicatorStep(device_array(np.arange(num_columns) < num_columns - num_indicators))
 
 
 def add_indicators(columns: Columns, X: np.ndarray) -> Columns:

@@ -23,6 +23,7 @@ import numpy as np
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
+from provi.core.arguments import device_array
 from provi.core.compilation import sized_jit
 from provi.models.missing.conditional import (
     Conditional,
@@ -195,7 +196,7 @@ def _blocks(parameters: Parameters, rows: Rows) -> tuple[Callable, Array, Array]
     num_blocks = -(-n // max(64, min(8192, _BLOCK_ENTRIES // p**2)))
     size = -(-n // num_blocks)
     flat = np.arange(num_blocks * size)
-    places = jnp.asarray(np.minimum(flat, n - 1).reshape(num_blocks, size))
+    places = device_array(np.minimum(flat, n - 1).reshape(num_blocks, size))
     weights = jnp.asarray((flat < n).reshape(num_blocks, size).astype(rows.values.dtype))
     if num_blocks > 1 and rows.patterns.shape[0] * p**2 > _PATTERN_ENTRIES:
 

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.utils import column_or_1d
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
 _DEPENDENT = 1e-10
 """Share of a column's variance that other columns leave unexplained, below which it counts as none."""
@@ -165,7 +163,9 @@ def refuse_singular(covariance: np.ndarray, names: Sequence[str]) -> None:
 
 
 def read_labels(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The two classes, sorted, and 1 where a label is the second, -1 elsewhere."""
+    """`two_classes` of what scikit-learn takes for labels, whatever their type."""
+    from sklearn.utils.multiclass import check_classification_targets, type_of_target
+
     check_classification_targets(labels)
     classes = np.unique(labels)
     if len(classes) > 2:
@@ -173,6 +173,12 @@ def read_labels(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             f"Only binary classification is supported. The type of the target is {type_of_target(labels)}, with "
             f"{len(classes)} classes: merge some, or wrap the model in sklearn.multiclass.OneVsRestClassifier."
         )
+    return two_classes(labels)
+
+
+def two_classes(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The two classes, sorted, and 1 where a label is the second, -1 elsewhere."""
+    classes = np.unique(labels)
     if len(classes) < 2:
         raise ValueError(f"y has one class only, {shown(classes[0])}; rows of two classes are needed.")
     return classes, np.where(labels == classes[1], 1.0, -1.0)
@@ -180,6 +186,8 @@ def read_labels(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def match_labels(y: Any, classes: np.ndarray, num_rows: int) -> np.ndarray:
     """1 and -1 for labels that must be of the `classes` of an earlier fit."""
+    from sklearn.utils import column_or_1d
+
     labels = column_or_1d(y)
     if len(labels) != num_rows:
         raise ValueError(f"y has {len(labels)} labels, but X has {num_rows} rows.")

@@ -7,7 +7,6 @@ from typing import Any
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
-from sklearn.utils import check_random_state
 
 from provi.core.arguments import available_bytes, check_count, check_positive
 from provi.models.missing.conditional import Parameters, Rows
@@ -55,6 +54,8 @@ class Options:
 
 def read_options(model: Any) -> Options:
     """The arguments of an estimator, or a `ValueError` that names the wrong one."""
+    from sklearn.utils import check_random_state
+
     for name, choices in _CHOICES.items():
         given = getattr(model, name)
         if not isinstance(given, str) or given not in choices:

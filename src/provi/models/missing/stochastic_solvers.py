@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.incremental.misso import MISSO, MISSOState
-from provi.core.arguments import check_count, double_precision
+from provi.core.arguments import check_count, device_array, double_precision
 from provi.core.compilation import quick_jit, sized_jit
 from provi.core.tree import all_finite
 from provi.models.missing.chains import Chains, start_chains
@@ -200,7 +200,7 @@ def _run(
     key, n, incremental = jax.random.key(options.seed), surrogate.num_terms, algorithm is not None
     draws, watch = DrawCount(options.num_draws, surrogate.block), Watch(tol, is_dense(surrogate), incremental)
     parameters, converged, failed, trace = start, False, False, []
-    carried = Carried(None, zero_mean(start), _first_chains(surrogate, key), jnp.asarray(np.zeros((), int)))
+    carried = Carried(None, zero_mean(start), _first_chains(surrogate, key), device_array(np.zeros((), int)))
     for k in range(check_count("max_passes", max_passes)):
         last = tol > 0 and 0 < k == max_passes - 1  # a check, so that the gap at the end is known
         calls, due, before = draws.calls(k), watch.due() or last, parameters
@@ -236,7 +236,7 @@ def _run(
 def zero_mean(like: Parameters) -> Statistics:
     """Zeros, in which the first sweep has the weight 1."""
     q, p, dtype = len(like.coefficients), len(like.mean), like.mean.dtype
-    return Statistics(*(jnp.asarray(np.zeros(shape, dtype)) for shape in (p, (p, p), (q, q), q)))
+    return Statistics(*(device_array(np.zeros(shape, dtype)) for shape in (p, (p, p), (q, q), q)))
 
 
 @quick_jit

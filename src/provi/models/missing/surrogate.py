@@ -30,6 +30,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float
 
 from provi.algorithms.incremental.surrogates import AbstractSurrogate
+from provi.core.arguments import device_array
 from provi.models.missing.chains import exact_draws, metropolis_draws, start_chains
 from provi.models.missing.conditional import Parameters, Rows, condition_patterns, condition_rows
 from provi.targets.likelihoods.bernoulli import sigmoid_mean_ratios
@@ -246,7 +247,7 @@ class MissingSurrogate(AbstractSurrogate):
     def _trapezoid(self, prepared: Prepared) -> Summary:
         # The label moves the mean of u by at most s; an analytic integrand, so the error falls exponentially in 1/step.
         s, y = prepared.deviation[None], prepared.label[None]
-        nodes = jnp.asarray(np.linspace(-1, 1, 401)[:, None], s.dtype) * (9 + s)
+        nodes = device_array(np.linspace(-1, 1, 401)[:, None], s.dtype) * (9 + s)
         log_weight = -0.5 * nodes**2 + jax.nn.log_sigmoid(y * (prepared.centre[None] + s * nodes))
         return self._summarise(prepared, nodes, jax.nn.softmax(log_weight, axis=0))
 

@@ -9,6 +9,7 @@ import numpy as np
 from provi.frontends.formula.design import Design, read_design
 from provi.models.mixed.families import Observed, family_name, read_observed
 from provi.models.mixed.priors import Priors, choose_priors
+from provi.result.description import ModelDescription
 
 _LISTED = 8
 
@@ -58,6 +59,22 @@ class Assembly:
         for term in self.design.structured:
             found[term.name] = term.block(self.priors.scales[term.name], **self.priors.others[term.name])
         return found
+
+    def description(self) -> ModelDescription:
+        """What is modelled, for reports and files."""
+        design, observed = self.design, self.observed
+        facts = [
+            ("response", f"{design.response.name}: {observed.words}"),
+            ("likelihood", f"{observed.family}, link {observed.link}"),
+            ("data", design.rows.words),
+            *(("group", group.words) for group in design.groups),
+            *(("term", term.words) for term in design.structured),
+        ]
+        references = design.encoding.references
+        if references:
+            facts.append(("reference levels", ", ".join(f"{name} = {level}" for name, level in references.items())))
+        facts += [(f"prior of {name}", words) for name, words in self.priors.words.items()]
+        return ModelDescription(f"Mixed model of {design.response.name}.", design.parsed.text, tuple(facts))
 
     def lines(self) -> list[str]:
         """What is modelled, for people: formula, family, rows, groups, reference levels, priors."""

@@ -3,7 +3,7 @@
 import dataclasses
 import pickle
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from provi.models.mixed import tables
 from provi.models.mixed.assembly import Assembly, assemble, row_labels
 from provi.models.mixed.families import draw_response, mean_response
 from provi.models.mixed.prediction import Draws, predictor_blocks, training_rows
+from provi.result import storage
 from provi.result.evidence import Comparison, compare
-from provi.result.summary import Summary
 from provi.runtime.record import Outcome
 
 _KINDS = ("mean", "latent", "response", "draws")
@@ -67,8 +67,8 @@ class MixedModel(BaseEstimator):
 
         - `formula`: "y ~ x1 + f + (1 + x1 | group)", see `provi.frontends.formula.syntax` for the language.
         - `data`: a pandas or polars frame, or a dictionary of columns; may be given to `fit` instead.
-        - `family`: "gaussian", "bernoulli", "probit", "binomial", "poisson", "negative-binomial", "ordinal", "weibull"
-          or "exponential".
+        - `family`: "gaussian", "bernoulli", "probit", "binomial", "poisson", "negative-binomial", "ordinal", "weibull",
+          "exponential" or "log-normal".
         - `priors`: by name, in place of the defaults that `print(model)` shows: `{"x1": 1.0, "sd(group)": 0.5}`.
         - `weights`: the name of a column, or one number a row: how often a row counts.
         - `graphs`: edges of `besag(region)` and `bym2(region)`, `{"region": pairs}`.
@@ -103,6 +103,7 @@ class MixedModel(BaseEstimator):
         self.fit_ = fit(
             target, tol=self.tol, confidence=self.confidence, budget=self.budget, seed=seed, progress=self.progress
         )
+        self.fit_ = dataclasses.replace(self.fit_, description=self.assembly_.description())
         if not np.isfinite(float(self.fit_.elbo)):
             raise ValueError(f"The fit failed ({self.fit_.message}): scale the covariates, or take narrower priors.")
         self.certificate_ = self.fit_.certificate
@@ -147,10 +148,17 @@ class MixedModel(BaseEstimator):
             name: value + shift if moved and name.startswith("cutpoint[") else value for name, value in values.items()
         }
 
-    def summary(self, probability: float = 0.94) -> Summary:
-        """Mean, standard deviation and central interval of fixed effects, scales and correlations; prints itself."""
+    def summary(
+        self, probability: float = 0.94, var_names: str | Sequence[str] | None = None, *, ratios: bool = False
+    ) -> Any:
+        """Mean, standard deviation and central interval of fixed effects, scales and correlations; prints itself.
+
+        - `var_names`: the rows of these names, or `"~x"` for all but x.
+        - `ratios`: also exp(effect) with its interval: odds, rate, hazard or time ratios.
+        """
         check_is_fitted(self)
-        return tables.summarise(self.posterior, self.assembly_, probability)
+        found = tables.summarise(self.posterior, self.assembly_, probability).select(var_names)
+        return tables.with_ratios(found, self.assembly_) if ratios else found
 
     def ranef(self, probability: float = 0.94) -> Any:
         """The effects that vary: a frame with a row for each level and effect."""
@@ -295,8 +303,39 @@ class MixedModel(BaseEstimator):
     def report(self, path: str | Path, **options: Any) -> Path:
         """Write one HTML page about the fit; see `provi.Fit.report`."""
         check_is_fitted(self)
+        from provi.report.html.page import write_report
+
         options.setdefault("title", f"{self.formula} ({self.assembly_.observed.family})")
-        return self.fit_.report(path, **options)
+        return write_report(self.fit_, path, summarise=self.summary, **options)
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to one safetensors file, with the columns that it uses, for `MixedModel.load`.
+
+        No code is stored: a model with a `namespace` of functions cannot be.
+        """
+        check_is_fitted(self)
+        rows = self.assembly_.design.rows
+        weights = self.weights if self.weights is None or isinstance(self.weights, str) else np.asarray(self.weights)
+        given = {name: getattr(self, name) for name in ("formula", "family", "priors", "graphs", "namespace")}
+        given["weights"] = weights[rows.kept] if isinstance(weights, np.ndarray) else weights
+        given |= {name: getattr(self, name) for name in ("tol", "confidence", "random_state")}
+        columns = {str(name): tables.packed_column(rows.frame[name]) for name in rows.frame}
+        storage.save(self.fit_, path, None, {"mixed model": given, "columns": columns, "dropped": rows.num_dropped})
+
+    @classmethod
+    def load(cls, path: str | Path) -> "MixedModel":
+        """Read a model written by `save`: it predicts and summarises as before, of the rows that it used."""
+        found = storage.load_model(path)
+        if not isinstance(found, dict) or "mixed model" not in found:
+            raise ValueError(f"{path} is no mixed model: provi.load reads other fits.")
+        pandas = pandas_module()
+        frame = pandas.DataFrame({name: tables.unpacked_column(column) for name, column in found["columns"].items()})
+        model: Any = cls(data=frame, **found["mixed model"])
+        model.assembly_ = model._assemble(frame)
+        model.fit_ = storage.load(path)
+        model.certificate_, model.num_dropped_ = model.fit_.certificate, found["dropped"]
+        model._labels = row_labels(frame, model.assembly_.design.rows.kept)
+        return model
 
     def __getstate__(self) -> Any:
         state: Any = super().__getstate__()

@@ -14,14 +14,16 @@ from scipy.special import expit, gamma, ndtr
 from provi.frontends.formula.groups import level_text
 from provi.frontends.formula.response import Response
 from provi.frontends.formula.syntax import nearest
+from provi.models.weak_priors import response_location
 
 _LINKS = {
     "bernoulli": "logit", "probit": "probit", "binomial": "logit", "poisson": "log", "negative-binomial": "log",
-    "gaussian": "identity", "ordinal": "logit", "weibull": "log", "exponential": "log",
+    "gaussian": "identity", "ordinal": "logit", "weibull": "log", "exponential": "log", "log-normal": "log time",
 }  # fmt: skip
 _OTHER_NAMES = {
     "logistic": "bernoulli", "normal": "gaussian", "negativebinomial": "negative-binomial",
     "negbinomial": "negative-binomial", "nbinom2": "negative-binomial", "cumulative": "ordinal",
+    "lognormal": "log-normal",
 }  # fmt: skip
 FAMILIES = tuple(_LINKS)
 _LISTED = 6
@@ -84,15 +86,13 @@ def read_observed(family: str, response: Response, offset: np.ndarray) -> Observ
         if np.ptp(y) == 0:
             raise ValueError(f"The response {name!r} has one value only, {y[0]:g}: there is nothing to explain.")
         words = f"numbers from {y.min():.4g} to {y.max():.4g}"
-        return Observed(family, y, None, weights, None, words, float(np.mean(y - offset)), float(np.std(y - offset)))
+        return Observed(family, y, None, weights, None, words, *response_location("gaussian", y, offset))
     if family in ("poisson", "negative-binomial"):
         wrong = y[(y < 0) | (y != np.round(y))]
         if wrong.size:
             raise ValueError(f"The response {name!r} must hold counts 0, 1, 2, ... for {family}, not {wrong[0]:g}.")
         words = f"counts, mean {y.mean():.4g}, largest {y.max():g}"
-        # The logarithm of the mean rate; half a count more, so that it is finite without any.
-        centre = float(np.log((y.sum() + 0.5) / np.exp(offset).sum()))
-        return Observed(family, y, None, weights, None, words, centre, 1.0)
+        return Observed(family, y, None, weights, None, words, *response_location("counts", y, offset))
     return _survival(family, response, y, weights, offset)
 
 
@@ -103,9 +103,9 @@ def _survival(family: str, response: Response, y: np.ndarray, weights: Any, offs
     if not event.any():
         raise ValueError(f"Every time of {response.name!r} is censored: no event was seen.")
     words = f"{int(event.sum())} events, {int((~event).sum())} censored times"
-    # The logarithm of the rate of events.
-    centre = float(np.log(event.sum() / np.sum(y * np.exp(offset))))
-    return Observed(family, np.where(event, y, -y), None, weights, None, words, centre, 1.0)
+    signed = np.where(event, y, -y)
+    location = response_location("log time" if family == "log-normal" else "hazard", signed, offset)
+    return Observed(family, signed, None, weights, None, words, *location)
 
 
 def mean_response(family: str, eta: np.ndarray, numbers: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -126,6 +126,8 @@ def mean_response(family: str, eta: np.ndarray, numbers: Mapping[str, np.ndarray
             below = expit(_cutpoints(numbers)[:, None, :] - eta[:, :, None])
             ends = np.zeros((*eta.shape, 1)), np.ones((*eta.shape, 1))
             return np.diff(np.concatenate([ends[0], below, ends[1]], axis=2), axis=2)
+        case "log-normal":
+            return np.exp(eta + 0.5 * numbers["sigma"][:, None] ** 2)
         case _:
             shape = numbers.get("shape", np.ones(len(eta)))[:, None]
             return _time_scale(eta, shape) * gamma(1 + 1 / shape)
@@ -143,8 +145,9 @@ def draw_response(
             if trials is None:
                 raise ValueError("The new data have no column of trials: kind='response' draws successes out of them.")
             return rng.binomial(np.asarray(trials, np.int64)[None, :], mean).astype(float)
-        case "gaussian":
-            return eta + numbers["sigma"][:, None] * rng.standard_normal(eta.shape)
+        case "gaussian" | "log-normal":
+            drawn = eta + numbers["sigma"][:, None] * rng.standard_normal(eta.shape)
+            return drawn if family == "gaussian" else np.exp(drawn)
         case "poisson":
             return rng.poisson(np.minimum(mean, 1e18)).astype(float)
         case "negative-binomial":
@@ -173,8 +176,8 @@ def _check_parts(family: str, response: Response) -> None:
         raise ValueError("family 'binomial' needs trials: write p(successes, trials) ~ ... on the left side.")
     if response.trials is not None and family not in ("binomial", "bernoulli"):
         raise ValueError(f"Trials are for family 'binomial', not {family!r}.")
-    if response.event is not None and family not in ("weibull", "exponential"):
-        raise ValueError(f"Censored times are for family 'weibull' or 'exponential', not {family!r}.")
+    if response.event is not None and family not in ("weibull", "exponential", "log-normal"):
+        raise ValueError(f"Censored times are for family 'weibull', 'exponential' or 'log-normal', not {family!r}.")
 
 
 def _checked_weights(response: Response) -> np.ndarray | None:

@@ -19,7 +19,7 @@ def plot_effects(summary: Summary, effects: Any, assembly: Assembly, most: int =
 
     - `effects`: the frame of `MixedModel.ranef`. - `most`: levels shown of a group; the outermost of more are kept.
     """
-    from matplotlib.figure import Figure
+    import matplotlib.pyplot as plt
 
     names, structured = assembly.priors.fixed.names, {term.name: term for term in assembly.design.structured}
     places = [(term, effect) for term, effect in effects[["term", "effect"]].drop_duplicates().itertuples(index=False)]
@@ -31,7 +31,7 @@ def plot_effects(summary: Summary, effects: Any, assembly: Assembly, most: int =
     tall = max(len(chosen), len(rest), *(min(len(part), most) for _, part in effects.groupby(["term", "effect"])), 4)
     with figure_style():
         high = math.ceil(panels / wide)
-        figure = Figure(figsize=(3.4 * wide, high * min(1.1 + 0.17 * tall, 7.5)))
+        figure = plt.figure(figsize=(3.4 * wide, high * min(1.1 + 0.17 * tall, 7.5)))
         axes = iter(np.atleast_1d(figure.subplots(high, wide, squeeze=False)).ravel())
         for rows, title, zero in ((chosen, "Fixed effects", True), (rest, "Scales and other numbers", False)):
             if rows:

@@ -5,7 +5,8 @@ With $s_y$ the standard deviation of a Gaussian response and 1 for other familie
 - slopes $N(0, (2.5 s_y/s_x)^2)$; the intercept, at the covariates' means, $N(c, (2.5 s_y)^2)$, c where the data lie;
 - standard deviations of effects half-normal with the scale of the slope's prior; correlations LKJ(2).
 
-These are those of rstanarm and Bambi, but for c, the logarithm of the mean rate of counts and survival times. The
+These are those of `provi.models.weak_priors`, which estimators and the command line have, too: rstanarm's and Bambi's,
+but for c, the logarithm of the mean rate of counts and survival times. The
 target has Gaussian priors with mean zero: with columns $x - \bar x$ and the prior means b, its predictor is
 $(x - \bar x)'(b + \delta)$, and b goes into the offset.
 """
@@ -21,9 +22,10 @@ from provi.frontends.formula.groups import Group
 from provi.frontends.formula.structured import Structured
 from provi.frontends.formula.syntax import nearest
 from provi.models.mixed.families import Observed
+from provi.models.weak_priors import WIDE as _WIDE
+from provi.models.weak_priors import prior_words, read_normal, read_prior, slope_scales
 from provi.targets import latent
 
-_WIDE = 2.5
 _FIELDS = {"sigma": "scale"}
 """Names that people see, and those of the likelihood's fields where they differ."""
 
@@ -120,14 +122,6 @@ class _Given:
                 raise ValueError(f"priors names {name!r}; this model has {listed}.{nearest(name, known)}")
 
 
-def prior_words(prior: Any) -> str:
-    """`HalfNormal(2.5)`."""
-    if isinstance(prior, latent.Exponential):  # a penalised complexity prior is one, and forgets how it was asked for
-        return f"Exponential({float(prior.rate):.4g})"
-    numbers = [float(getattr(prior, field.name)) for field in dataclasses.fields(prior)]
-    return f"{type(prior).__name__}({', '.join(f'{number:.4g}' for number in numbers)})"
-
-
 def _fixed(design: Design, observed: Observed, given: _Given, words: dict[str, str]) -> FixedEffects:
     names = design.encoding.names
     # Cut points are intercepts.
@@ -136,42 +130,29 @@ def _fixed(design: Design, observed: Observed, given: _Given, words: dict[str, s
     matrix = design.fixed[:, columns]
     centred = "Intercept" in names or observed.family == "ordinal"
     centre = matrix.mean(axis=0) if centred else np.zeros(len(names))
-    spread = matrix.std(axis=0)
     mean, unit = np.zeros(len(names)), observed.scale
-    if not centred and observed.family == "gaussian":
+    about_zero = not centred and observed.family == "gaussian"
+    if about_zero:
         # Without an intercept coefficients may be means themselves, however far these are from zero.
-        unit, spread = float(np.sqrt(np.mean(observed.y**2))), np.sqrt(np.mean(matrix**2, axis=0))
-    scale = _WIDE * unit / np.where(spread > 0, spread, 1.0)
+        unit = float(np.sqrt(np.mean(observed.y**2)))
+    scale = slope_scales(matrix, unit, about_zero=about_zero)
     term_of = {label: term for term, labels in design.encoding.terms.items() for label in labels}
     for k, name in enumerate(names):
         if name == "Intercept":
             centre[k], mean[k], scale[k] = 0.0, observed.centre, _WIDE * unit
         chosen = given.get(name, term_of[name])
         if chosen is not None:
-            mean[k], scale[k] = _normal(name, chosen, mean[k] if np.ndim(chosen) == 0 else 0.0)
+            mean[k], scale[k] = read_normal(name, chosen, mean[k])
         at = ", at the covariates' means" if name == "Intercept" and len(names) > 1 else ""
         words[name] = f"Normal({mean[k]:.4g}, {scale[k]:.4g}){at}"
     return FixedEffects(names, columns, centre, mean, scale)
 
 
-def _normal(name: str, prior: Any, mean: float) -> tuple[float, float]:
-    """Mean and standard deviation of a Gaussian prior: a number is the latter."""
-    from provi.targets import latent
-
-    if isinstance(prior, latent.Normal):
-        return float(prior.mean), float(prior.sd)
-    if isinstance(prior, int | float) and not isinstance(prior, bool) and 0 < prior < np.inf:
-        return mean, float(prior)
-    raise ValueError(
-        f"The prior of {name!r} must be a positive number, its standard deviation, or "
-        f"provi.targets.latent.Normal(mean, sd), not {prior!r}."
-    )
-
-
 def _hyperprior(name: str, prior: Any) -> Any:
     """A prior of a hyperparameter; a number is the scale of a half-normal."""
-    from provi.targets import latent
 
+    if isinstance(prior, str) and "(" in prior:
+        prior = read_prior(name, prior)
     if isinstance(prior, latent.AbstractHyperprior):
         return prior
     if isinstance(prior, int | float) and not isinstance(prior, bool) and 0 < prior < np.inf:
@@ -190,7 +171,6 @@ def _group(
     others: dict[str, Any],
     words: dict[str, str],
 ) -> None:
-    from provi.targets import latent
 
     found, alone = [], group.effects == ("Intercept",)
     for k, effect in enumerate(group.effects):
@@ -214,7 +194,6 @@ def _structured(
     term: Structured, observed: Observed, given: _Given, scales: dict[str, Any], others: dict[str, Any],
     words: dict[str, str],
 ) -> None:  # fmt: skip
-    from provi.targets import latent
 
     extra: dict[str, Any] = {}
     if term.kind == "gp":
@@ -246,12 +225,12 @@ def _structured(
 
 
 def _likelihood(observed: Observed, given: _Given, words: dict[str, str]) -> dict[str, Any]:
-    from provi.targets import latent
 
     usual: dict[str, Any] = {
         "gaussian": {"sigma": latent.HalfNormal(_WIDE * observed.scale)},
         "negative-binomial": {"dispersion": latent.Gamma(2.0, 0.1)},
         "weibull": {"shape": latent.LogNormal(0.0, 0.5)},
+        "log-normal": {"sigma": latent.HalfNormal(_WIDE * observed.scale)},
     }.get(observed.family, {})
     found = {}
     for name, prior in usual.items():

@@ -9,12 +9,18 @@ from scipy.special import ndtri
 
 from provi.frontends.formula.groups import level_text
 from provi.frontends.formula.tables import pandas_module
+from provi.models.glm.coefficients import RegressionSummary
 from provi.models.mixed.assembly import Assembly
 from provi.models.mixed.priors import FixedEffects
 from provi.result.nested import Marginal
 from provi.result.summary import Summary
 from provi.targets.latent.blocks import SparseRows
 
+_RATIOS = {
+    "bernoulli": "odds ratio", "binomial": "odds ratio", "ordinal": "odds ratio", "poisson": "rate ratio",
+    "negative-binomial": "rate ratio", "weibull": "hazard ratio", "exponential": "hazard ratio",
+    "log-normal": "time ratio",
+}  # fmt: skip
 _MOST_EXACT = 500
 """Effects whose intervals are quantiles of the mixture; of more they are taken as Gaussian."""
 
@@ -36,6 +42,16 @@ def summarise(posterior: Any, assembly: Assembly, probability: float = 0.94) -> 
         rows[name] = _row(_at_zero(posterior, fixed, name), probability)
     table = np.asarray(list(rows.values())).reshape(-1, 4)
     return Summary(tuple(rows), table[:, 0], table[:, 1], table[:, 2:], probability)
+
+
+def with_ratios(found: Summary, assembly: Assembly) -> RegressionSummary:
+    """The table with exp of every fixed effect but the intercept."""
+    word = _RATIOS.get(assembly.observed.family)
+    if word is None:
+        raise ValueError(f"exp(effect) of the family {assembly.observed.family!r} is no ratio.")
+    chosen = tuple(name for name in assembly.priors.fixed.names if name != "Intercept")
+    numbers = found.mean, found.standard_deviation, found.interval, found.probability
+    return RegressionSummary(found.names, *numbers, word, chosen, found.notes)
 
 
 def check_probability(probability: float) -> None:
@@ -104,3 +120,20 @@ def prediction_frame(found: np.ndarray, labels: Any, classes: tuple[Any, ...] | 
     frame = pandas.DataFrame(found.reshape(-1, 4), index=index.repeat(len(names)), columns=columns)
     frame.insert(0, "category", names * len(found))
     return frame
+
+
+def packed_column(column: Any) -> dict[str, Any]:
+    """A column of a table as plain values: numbers, texts, or the codes and levels of a category in its order."""
+    if hasattr(column.dtype, "categories"):
+        return {"codes": np.asarray(column.cat.codes, np.int64), "levels": list(column.cat.categories)}
+    if column.dtype == float:
+        return {"numbers": np.asarray(column, np.float64)}
+    return {"texts": [str(text) for text in column]}
+
+
+def unpacked_column(packed: Any) -> Any:
+    """The inverse of `packed_column`."""
+    pandas = pandas_module()
+    if "codes" in packed:
+        return pandas.Categorical.from_codes(packed["codes"], categories=packed["levels"], ordered=True)
+    return packed["numbers"] if "numbers" in packed else pandas.Series(packed["texts"], dtype=object)

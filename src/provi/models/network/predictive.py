@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import entr
 
-from provi.core.arguments import as_array, check_count, check_length, double_precision
+from provi.core.arguments import as_array, check_count, check_length, device_array, double_precision
 from provi.core.types import Count, RandomKey, Vector
 from provi.nets.flat_network import FlatNetwork
 from provi.targets.bayesian_network import BayesianNetwork
@@ -40,7 +40,7 @@ def predict_draws(
     are means of y.
     """
     num_draws, dtype = check_count("num_draws", num_draws), target.dtype
-    mean, sd = jnp.asarray(np.asarray(mean), dtype), jnp.asarray(np.asarray(sd), dtype)
+    mean, sd = device_array(np.asarray(mean), dtype), device_array(np.asarray(sd), dtype)
     rows = np.asarray(inputs)
     if rows.shape[1:] != target.inputs.shape[1:] or not len(rows):
         raise ValueError(f"inputs must be rows of shape {target.inputs.shape[1:]}, at least one, not {rows.shape}.")

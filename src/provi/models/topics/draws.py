@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.arguments import double_precision
+from provi.core.arguments import device_array, double_precision
 from provi.models.topics.corpus import CHUNK
 
 
@@ -47,13 +47,13 @@ def base_draws(
 
 def no_draws(num_topics: int, dtype: Any) -> BaseDraws:
     """The mean of q alone."""
-    return BaseDraws(jnp.asarray(np.zeros((CHUNK, 1, num_topics), dtype)), jnp.asarray(np.ones(1, dtype)))
+    return BaseDraws(device_array(np.zeros((CHUNK, 1, num_topics), dtype)), device_array(np.ones(1, dtype)))
 
 
 def normal_pairs(generator: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:
     """Normal numbers of the shape (..., draws, topics): the second half of the draws is minus the first."""
     half = generator.standard_normal((*shape[:-2], shape[-2] // 2, shape[-1])).astype(dtype)
-    return jnp.asarray(np.concatenate([half, -half], axis=-2))
+    return device_array(np.concatenate([half, -half], axis=-2))
 
 
 def draws_from(mean: Any, root: Any, points: Any) -> Any:

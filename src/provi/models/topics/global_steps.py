@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
+from provi.core.arguments import device_array
 from provi.core.compilation import lean_jit
 from provi.models.topics.corpus import word_totals
 from provi.models.topics.model import TopicPrior
@@ -67,7 +68,9 @@ class GlobalSettings(NamedTuple):
 def empty_statistics(topics: Any) -> TopicStatistics:
     """Zeros, for topics (vocabulary, topics)."""
     size = topics.shape[1]
-    return TopicStatistics(*(jnp.asarray(np.zeros(s, topics.dtype)) for s in (topics.shape, (size,), (size, size), ())))
+    return TopicStatistics(
+        *(device_array(np.zeros(s, topics.dtype)) for s in (topics.shape, (size,), (size, size), ()))
+    )
 
 
 @partial(lean_jit, donate="all-except-first")

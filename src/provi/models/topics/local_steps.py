@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 
+from provi.core.arguments import device_array
 from provi.core.compilation import lean_jit
 from provi.models.topics import likelihood
 from provi.models.topics.corpus import Documents, in_chunks, out_of_chunks
@@ -59,7 +60,7 @@ def cold_start(documents: Documents, prior: TopicPrior, *, covariance: str = "fu
     From the prior itself the first ten steps wander, with draws from all over the simplex.
     """
     # From the sums, on the host: one program for documents of all widths.
-    return _start(jnp.asarray(np.asarray(documents.counts).sum(axis=1)), prior, covariance)
+    return _start(device_array(np.asarray(documents.counts).sum(axis=1)), prior, covariance)
 
 
 @lean_jit
@@ -107,8 +108,8 @@ def infer(
     if start is not None and start.is_diagonal != (covariance == "diagonal"):
         raise ValueError(f"start.root has {start.root.ndim} axes, which does not fit covariance={covariance!r}.")
     start = cold_start(documents, prior, covariance=covariance) if start is None else start
-    step, tol = (x if isinstance(x, jax.Array) else jnp.asarray(np.asarray(x, topics.dtype)) for x in (step, tol))
-    max_steps = max_steps if isinstance(max_steps, jax.Array) else jnp.asarray(np.asarray(max_steps, np.int32))
+    step, tol = (x if isinstance(x, jax.Array) else device_array(np.asarray(x, topics.dtype)) for x in (step, tol))
+    max_steps = max_steps if isinstance(max_steps, jax.Array) else device_array(np.asarray(max_steps, np.int32))
     return _infer(documents, topics, prior, start, draws, step, tol, max_steps)
 
 

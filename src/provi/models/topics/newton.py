@@ -35,6 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 
+from provi.core.arguments import device_array
 from provi.core.compilation import lean_jit
 from provi.models.topics import likelihood
 from provi.models.topics.corpus import Documents, in_chunks, out_of_chunks
@@ -141,8 +142,8 @@ def minimise(
     Armijo, or stays the same within rounding with a smaller decrement.
     """
     # Arrays, since another Python number would be compiled anew.
-    tol = tol if isinstance(tol, jax.Array) else jnp.asarray(np.asarray(tol, topics.dtype))
-    max_steps = max_steps if isinstance(max_steps, jax.Array) else jnp.asarray(np.asarray(max_steps, np.int32))
+    tol = tol if isinstance(tol, jax.Array) else device_array(np.asarray(tol, topics.dtype))
+    max_steps = max_steps if isinstance(max_steps, jax.Array) else device_array(np.asarray(max_steps, np.int32))
     start = cold_start(documents, prior, covariance="diagonal") if start is None else start
     if covariance == "full":
         root = None  # that of the start is not looked at

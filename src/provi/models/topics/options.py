@@ -3,11 +3,10 @@
 import numbers
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
-from provi.core.arguments import as_array, available_bytes, check_count, check_positive
+from provi.core.arguments import as_array, available_bytes, check_count, check_positive, device_array
 from provi.models.topics.e_step import INFERENCES, LocalSettings
 from provi.models.topics.global_steps import GlobalSettings
 from provi.models.topics.training import Passes
@@ -86,7 +85,7 @@ def read_options(model: Any) -> Options:
 def global_settings(options: Options, total: float | int, dtype: Any) -> GlobalSettings:
     """The numbers of the M-step as arrays."""
     numbers = (options.word_prior, options.shrinkage, total)
-    return GlobalSettings(*(jnp.asarray(np.asarray(number, dtype)) for number in numbers))
+    return GlobalSettings(*(device_array(np.asarray(number, dtype)) for number in numbers))
 
 
 def given_topics(components: Any, shape: tuple[int, int]) -> np.ndarray:

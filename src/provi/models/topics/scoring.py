@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
-from provi.core.arguments import as_array, double_precision
+from provi.core.arguments import as_array, device_array, double_precision
 from provi.models.topics.corpus import bucket_documents, coarse_width, with_words, word_totals
 from provi.models.topics.correlated_topic_model import CorrelatedTopicModel
 from provi.models.topics.model import TopicPrior
@@ -41,7 +41,7 @@ def completion_score(
     rules = options.passes._replace(
         batch_size=size, tolerance=options.passes.tolerance * float(train.data.sum()), fixed_topics=True
     )
-    prior = TopicPrior(jnp.asarray(np.zeros(len(topics))), jnp.asarray(np.eye(len(topics))))
+    prior = TopicPrior(device_array(np.zeros(len(topics))), device_array(np.eye(len(topics))))
     settings = global_settings(options, train.shape[0], np.float64)
     generator = np.random.default_rng(seed)
     fitted = stochastic_em(corpus, jnp.asarray(topics.T), prior, options.visit, settings, rules, generator)

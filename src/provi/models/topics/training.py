@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.mirror.conjugate_svi import forgetting_rate
-from provi.core.arguments import double_precision
+from provi.core.arguments import device_array, double_precision
 from provi.models.topics.corpus import Corpus
 from provi.models.topics.draws import BaseDraws, base_draws, worker_pool
 from provi.models.topics.e_step import LocalSettings, contribute, find_posteriors, quick_elbos
@@ -166,9 +165,9 @@ def visit_batch(
     for (i, block), (posterior, part, values) in zip(blocks, visits, strict=True):
         strata[i].store(block, posterior)
         weight = strata[i].size / len(rows[i]) / whole
-        batch = accumulate((part, jnp.asarray(np.asarray(weight, dtype))), batch)
+        batch = accumulate((part, device_array(np.asarray(weight, dtype))), batch)
         elbos[i].append(values)
-    state = update(statistics, batch, jnp.asarray(np.asarray(rate, dtype)), settings)
+    state = update(statistics, batch, device_array(np.asarray(rate, dtype)), settings)
     return state, [np.concatenate(parts) for parts in elbos]
 
 

@@ -12,8 +12,18 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 from markupsafe import Markup
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from provi.report.plots.fitted import (
+    plot_function,
+    plot_influence,
+    plot_reliability,
+    plot_replicated,
+    plot_residuals,
+    response_scale,
+)
+from provi.report.plots.marginals import NestedMarginals, nested_marginals
 from provi.report.plots.posterior import (
     LARGEST_INTERVALS,
     LARGEST_MATRIX,
@@ -77,10 +87,21 @@ def run_pictures(fit: Any) -> list[Picture]:
     return [*pictures, Picture(inline_svg(plot_bound(fit, fit.guarantee), "bound", alt), caption)]
 
 
-def marginals_pictures(posterior: Any, reference: Any = None) -> list[Picture]:
-    """Intervals of the parameters, beside those of reference draws if there are any; two pictures of many."""
-    marginals, draws = read_marginals(posterior, reference, LARGEST_INTERVALS)
-    shown, pictures = len(marginals.names), []
+def marginals_pictures(posterior: Any, reference: Any = None, summarise: Any = None) -> list[Picture]:
+    """Intervals of the parameters, beside those of reference draws if there are any; two pictures of many.
+
+    Of a latent Gaussian model one of the fixed effects and one of the hyperparameters, by `summarise` if given.
+    """
+    groups = nested_marginals(posterior, summarise) if reference is None else ()
+    if groups:
+        return [
+            picture for k, group in enumerate(groups) for picture in _interval_pictures(group, None, f"marginals-{k}-")
+        ]
+    return _interval_pictures(*read_marginals(posterior, reference, LARGEST_INTERVALS), "marginals")
+
+
+def _interval_pictures(marginals: Any, draws: Any, stem: str) -> list[Picture]:
+    shown, pictures = min(len(marginals.names), LARGEST_INTERVALS), []
     beside = "" if draws is None else " beside those of the reference draws"
     for part in _parts(shown, _INTERVALS_AT_ONCE):
         count = part.stop - part.start
@@ -89,14 +110,20 @@ def marginals_pictures(posterior: Any, reference: Any = None) -> list[Picture]:
         if part.start == 0:
             caption += "Means (dots), central 50% intervals (thick) and 94% intervals (thin)."
             caption += "" if draws is None else " Orange with squares: the reference draws."
-        svg = inline_svg(draw_marginals(marginals, draws, part), f"marginals{part.start}", alt)
+        svg = inline_svg(draw_marginals(marginals, draws, part), f"{stem}{part.start}", alt)
         pictures.append(Picture(svg, caption))
     return pictures
 
 
-def densities_pictures(posterior: Any, reference: Any = None) -> list[Picture]:
-    """The marginal densities of the first parameters, over histograms of reference draws if there are any."""
+def densities_pictures(posterior: Any, reference: Any = None, names: Any = None) -> list[Picture]:
+    """The marginal densities of the first parameters, over histograms of reference draws if there are any.
+
+    Of a latent Gaussian model only of those in `names`: its own intercept is that at the covariates' means.
+    """
     marginals, draws = read_marginals(posterior, reference, LARGEST_PANELS)
+    if isinstance(marginals, NestedMarginals) and names is not None:
+        kept = tuple(name for name in marginals.names if name in names)
+        marginals = dataclasses.replace(marginals, names=kept, total=len(kept), coordinate=np.full(len(kept), -1))
     beside = "" if draws is None else ", over histograms of the reference draws"
     pictures = []
     for part in _parts(len(marginals.names), _DENSITIES_AT_ONCE):
@@ -124,6 +151,48 @@ def _parts(total: int, most: int) -> list[slice]:
     return [slice(first, min(first + size, total)) for first in range(0, total, size)]
 
 
+def check_pictures(checked: Any) -> list[Picture]:
+    """Observed beside simulated responses; calibration or residuals; influential rows."""
+    how = f"{checked.num_replicates} data sets simulated at a draw of the posterior"
+    if checked.kind == "binary":
+        alt = "Calibration curve: the observed share of ones against the predicted probability, with a band."
+        caption = f"Orange: the share of ones, in bins of rows by their predicted probability. Blue: the same in {how}."
+        pictures = [Picture(inline_svg(plot_reliability(checked), "reliability", alt), caption)]
+    else:
+        alt = "Histogram of the responses beside the band of simulated ones; the numbers are in the table of checks."
+        caption = f"Orange: the responses. Blue: the middle and the 1% and 99% of {how}."
+        pictures = [Picture(inline_svg(plot_replicated(checked), "replicated", alt), caption)]
+    if checked.kind not in ("binary", "classes"):
+        alt = "Residuals against the prediction: points, and their means in bins beside the band of simulated ones."
+        caption = "Dots: residuals of single rows. Orange: their means in bins, which should lie in the blue bars."
+        pictures.append(Picture(inline_svg(plot_residuals(checked), "residuals", alt), caption))
+    if checked.influence is not None:
+        alt = f"Line of k-hat of every row, sorted, with the limit of 0.7. {checked.influence.words}"
+        caption = (
+            "How much the posterior would change without a row: k-hat above 0.7 means that the row decides by itself."
+        )
+        pictures.append(Picture(inline_svg(plot_influence(checked), "influence", alt), caption))
+    return pictures
+
+
+def function_picture(fit: Any, description: Any = None) -> Picture | None:
+    """The function of a Gaussian process, of one, two or more inputs, in the units of the description."""
+    figure = plot_function(fit, description)
+    if figure is None:
+        return None
+    _, words = response_scale(fit.target.likelihood)
+    count = fit.target.inputs.shape[1]
+    alt = (
+        f"The fitted function of {count} input{'' if count == 1 else 's'}: {words}, with a 94% band where there is one."
+    )
+    if count == 2:
+        caption = f"The {words} over the two inputs: blue above the middle, orange below, with contours."
+    else:
+        caption = f"The {words}, and its 94% band"
+        caption += "." if count == 1 else "; along one input at a time, the others at their medians."
+    return Picture(inline_svg(figure, "function", alt), caption)
+
+
 def correlation_picture(correlation: np.ndarray, names: tuple[str, ...]) -> Picture:
     """The correlation matrix as coloured squares."""
     outside = np.abs(correlation - np.eye(len(correlation)))
@@ -138,11 +207,14 @@ def correlation_picture(correlation: np.ndarray, names: tuple[str, ...]) -> Pict
 
 def inline_svg(figure: Figure, name: str, alt: str) -> Markup:
     """The figure as an SVG element for a page: `alt` its text, `name` the prefix of its ids; the figure is closed."""
-    buffer = io.BytesIO()
+    buffer = io.StringIO()
+    for part in (figure, *figure.axes):
+        part.patch.set_facecolor("none")  # the page's own colour, light or dark
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}), warnings.catch_warnings():
         # Browsers have other fonts for the characters that matplotlib's own lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(buffer, format="svg", transparent=True)
+        # `savefig` would draw everything twice, once to find the layout.
+        FigureCanvasSVG(figure).print_svg(buffer)
     plt.close(figure)
     root = ElementTree.fromstring(buffer.getvalue())
     for parent in list(root.iter()):

@@ -1,9 +1,11 @@
 """The HTML report of a fit: one file that needs no network, no JavaScript and no other file."""
 
+import dataclasses
 import functools
 import hashlib
 import math
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,57 +17,112 @@ from markupsafe import Markup
 from provi.core.arguments import check_count, double_precision
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.report.html import tables
-from provi.report.html.figures import correlation_picture, densities_pictures, marginals_pictures, run_pictures
+from provi.report.html.figures import (
+    Picture,
+    check_pictures,
+    correlation_picture,
+    densities_pictures,
+    function_picture,
+    inline_svg,
+    marginals_pictures,
+    run_pictures,
+)
 from provi.report.html.verdict import answers, estimate_words, family_words, is_bad, verdict
+from provi.report.plots.fitted import plot_brackets, plot_estimates, plot_missing
+from provi.report.plots.posterior import shortened
 
 _LONGEST = 2000  # characters of one text of the user's
 _MORE_DRAWS = 10_000  # of a second look at k-hat
 _SMALL = 10**6  # numbers in target and family, up to which it is cheap
+_PROCESS = "Those of function values are the kernel's, of inputs that are near each other: left out."
+_NO_RUN = "The hyperparameters were integrated over nodes, with the best Gaussian at each: there is no run to draw."
 
 
 def write_report(
-    fit: Any, path: str | Path, *, title: str | None = None, reference: Any = None, num_draws: int = 2000
+    fit: Any,
+    path: str | Path,
+    *,
+    title: str | None = None,
+    reference: Any = None,
+    num_draws: int = 2000,
+    check: bool = True,
+    summarise: Any = None,
+    original: Any = None,
 ) -> Path:
     """Write the report of `fit` to `path`, and return the path.
 
     **Arguments:**
 
-    - `fit`: of `provi.fit` or `provi.load`. Its `target` is needed for k-hat and its `call` for how to reproduce it;
-      where they are None, `dataclasses.replace(fit, target=..., call=...)` fills them in.
+    - `fit`: of `provi.fit` or `provi.load`. Its `target` is needed for k-hat and the checks of the model, its `call`
+      for how to reproduce it; where they are None, `dataclasses.replace(fit, target=..., call=...)` fills them in.
     - `title`: of the page.
     - `reference`: draws of the posterior from elsewhere (NUTS), to show beside the marginals: a dictionary by variable
       of arrays (draws, ...) or (chains, draws, ...) in the model's own space, or free coordinates, one draw a row.
     - `num_draws`: of the diagnostics, each a gradient of the log density over all data; 0 leaves them out. More are
       taken of a small target where q looks bad.
+    - `check`: whether to compare the data with data simulated from the fit (`fit.check()`).
+    - `summarise`: makes the table of parameters at a probability; `fit.posterior.summary` if not given.
+    - `original`: a table of the coefficients in the units of the data, with ratios where there are some.
     """
+    page = render_report(
+        fit, title=title, reference=reference, num_draws=num_draws, check=check, summarise=summarise,
+        original=original,
+    )  # fmt: skip
+    return _write(page, path)
+
+
+def _write(page: str, path: str | Path) -> Path:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    page = render_report(fit, title=title, reference=reference, num_draws=num_draws)
     path.write_text(page, encoding="utf-8", newline="\n")
     return path
 
 
 @double_precision
-def render_report(fit: Any, *, title: str | None = None, reference: Any = None, num_draws: int = 2000) -> str:
+def render_report(
+    fit: Any,
+    *,
+    title: str | None = None,
+    reference: Any = None,
+    num_draws: int = 2000,
+    check: bool = True,
+    summarise: Any = None,
+    original: Any = None,
+) -> str:
     """The report as text; the arguments are those of `write_report`."""
+    nested = bool(fit.certificate.opening)
     found = _looked_at_again(fit, _diagnose(fit, check_count("num_draws", num_draws, minimum=0)))
     known = found if isinstance(found, ImportanceDiagnostics) else None
-    posterior, certificate, summary = fit.posterior, fit.certificate, fit.posterior.summary(0.94)
-    correlation = tables.correlation_matrix(posterior)
+    checked, not_checked = _check(fit) if check else (None, None)
+    posterior, certificate = fit.posterior, fit.certificate
+    summary = (posterior.summary if summarise is None else summarise)(0.94)
+    description = fit.describe()
+    function = function_picture(fit, description)
+    correlation = _PROCESS if function is not None else tables.correlation_matrix(posterior)
     drawn = not isinstance(correlation, str)
     return _environment().get_template("report.html.jinja").render(
-        title=title or "Report of a variational fit",
+        title=title or _title(fit),
         family=family_words(fit),
-        verdict=verdict(fit, known),
+        verdict=verdict(fit, known, checked),
         misses_posterior=is_bad(known),
         answers=answers(fit),
         estimate=estimate_words(fit, known),
+        description=description,
         figures=_key_figures(fit, known),
-        run_pictures=run_pictures(fit),
-        marginals=marginals_pictures(posterior, reference),
-        densities=densities_pictures(posterior, reference),
+        checked=checked,
+        not_checked=not_checked,
+        checks=None if checked is None else tables.checks(checked),
+        check_pictures=[] if checked is None else check_pictures(checked),
+        run_pictures=[] if nested else run_pictures(fit),
+        no_run=_NO_RUN if nested else "The run recorded no finite ELBO, so there is nothing to draw.",
+        function=function,
+        marginals=[] if function else marginals_pictures(posterior, reference, summarise),
+        densities=[] if function else densities_pictures(posterior, reference, summary.names),
         reference=reference is not None,
         parameters=tables.parameters(summary),
+        parameter_count=len(summary.names),
+        original=None if original is None else tables.original_units(original),
+        original_notes=() if original is None else original.notes,
         # What it says of k-hat stands beside the verdict.
         parameter_notes=[note for note in summary.notes if not note.startswith("Warning: ")],
         correlation_picture=correlation_picture(correlation, posterior.names) if drawn else None,
@@ -86,6 +143,131 @@ def render_report(fit: Any, *, title: str | None = None, reference: Any = None, 
     )  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A part of a small page."""
+
+    title: str
+    lines: tuple[str, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    grids: tuple[tables.Grid, ...] = ()
+    code: str | None = None
+
+
+def write_comparison(comparison: Any, path: str | Path, *, title: str = "Models by evidence") -> Path:
+    """The page of `provi.compare(...)`: brackets of the log evidence drawn, and the table of bounds."""
+    alt = f"Brackets of the log evidence of {len(comparison.names)} models, the best on top. {comparison.verdict}"
+    picture = Picture(
+        inline_svg(plot_brackets(comparison), "brackets", alt),
+        "The log evidence of each model lies in its bracket; an arrow where there is no upper bound. A model whose "
+        "bracket ends left of the dashed line has less evidence than the first.",
+    )
+    level = {"proven": "certified", "statistical": "caution"}.get(comparison.status, "conditional")
+    page = _environment().get_template("page.html.jinja").render(
+        title=title,
+        subtitle=f"{len(comparison.names)} models of the same data, by their evidence.",
+        headline=("Decided: " if comparison.decided else "") + comparison.verdict.partition(":")[0],
+        level=level if comparison.decided else "conditional",
+        lines=(comparison.verdict,),
+        description=None,
+        sections=(
+            Section("Evidence", pictures=(picture,), grids=(tables.models(comparison),)),
+            Section(
+                "What it means",
+                (
+                    "A log Bayes factor of 3 nats is odds of 20 to 1, of 5 nats of 148 to 1. Probabilities are for "
+                    "models that are equally probable before the data are seen.",
+                    "The evidence depends on the priors: a wider prior lowers it, also where the posterior stays the "
+                    "same. It does not say that any of the models fits: fit.check() does.",
+                ),
+            ),
+        ),
+        footer="Written by ProVI. 1 nat = 1.44 bits.",
+    )  # fmt: skip
+    return _write(page, path)
+
+
+def write_missing_report(
+    summary: Any,
+    values: np.ndarray,
+    path: str | Path,
+    *,
+    sentence: str,
+    good: bool,
+    description: Any,
+    notes: Sequence[str] = (),
+    call: str | None = None,
+) -> Path:
+    """The page of a logistic regression with missing entries: estimates, what is missing, what is estimated.
+
+    **Arguments:**
+
+    - `summary`: of `MissingLogisticRegression.summary()`. - `values`: the features, NaN where missing.
+    - `sentence`, `good`: the verdict.
+    """
+    names = summary.names[1 : 1 + values.shape[1]]
+    estimates = [(name, row) for name, row in summary.to_dict().items() if not math.isnan(row["low"])][1:41]
+    alt = f"Estimates of {len(estimates)} coefficients with their intervals; the numbers are in the table."
+    drawn = plot_estimates(
+        [name for name, _ in estimates],
+        [row["coefficient"] for _, row in estimates],
+        [(row["low"], row["high"]) for _, row in estimates],
+        summary.level,
+    )
+    shown = Picture(inline_svg(drawn, "estimates", alt), "Estimates without the intercept, in the units of the table.")
+    share = float(np.isnan(values).mean())
+    gone = (
+        Picture(
+            inline_svg(plot_missing(names, values), "missing", f"Bars: {100 * share:.1f}% of all entries are missing."),
+            f"{100 * share:.1f}% of the entries are missing, in {int(np.isnan(values).any(axis=1).sum()):,} of "
+            f"{len(values):,} rows.",
+        ),
+    ) if share else ()  # fmt: skip
+    page = _environment().get_template("page.html.jinja").render(
+        title="Logistic regression with missing entries",
+        subtitle="Maximum likelihood; missing entries are integrated out, none is filled in.",
+        headline=sentence.partition(":")[0],
+        level="caution" if good else "none",
+        lines=(sentence, *summary.title.splitlines()[1:], *notes),
+        description=description,
+        sections=(
+            Section("Estimates", pictures=(shown,), grids=(tables.coefficients(summary),)),
+            Section("What is missing", pictures=gone, grids=(tables.missing_patterns(values, names),)),
+            Section(
+                "What is estimated",
+                (
+                    "The coefficients of P(y = 1) = sigmoid(intercept + coefficients' x), and the mean and covariance "
+                    "of the columns x, which are taken as Gaussian: together the maximum of the likelihood of what "
+                    "was observed. There is no prior.",
+                    "It rests on entries that are missing at random: whether an entry is missing may depend on what is "
+                    "observed, not on the value that is missing.",
+                    "Standard errors are by Louis's formula, from the information in the observed entries; intervals "
+                    "and p-values are Wald's.",
+                ),
+            ),
+            Section("Reproduction", grids=(tables.versions(),), code=call),
+        ),
+        footer="Written by ProVI.",
+    )  # fmt: skip
+    return _write(page, path)
+
+
+def _title(fit: Any) -> str:
+    """The formula of a fit that somebody described."""
+    formula = None if fit.description is None else fit.description.formula
+    return "Report of a variational fit" if formula is None else shortened(formula, 90)
+
+
+def _check(fit: Any) -> tuple[Any, str | None]:
+    """The check of the model, or why there is none."""
+    if fit.target is None:
+        return None, "Not checked: the fit does not hold its target."
+    try:
+        return fit.check(), None
+    except ValueError as error:
+        return None, f"Not checked: {str(error).removeprefix('check: ')}"
+
+
 def _diagnose(fit: Any, num_draws: int) -> ImportanceDiagnostics | str:
     """k-hat and its kin, or the reason why they are missing."""
     if num_draws == 0:
@@ -103,7 +285,7 @@ def _diagnose(fit: Any, num_draws: int) -> ImportanceDiagnostics | str:
 
 def _looked_at_again(fit: Any, found: ImportanceDiagnostics | str) -> ImportanceDiagnostics | str:
     """With more draws, where few make q look bad and the target is small: k-hat of few is often too high."""
-    if isinstance(found, str) or found.pareto_k is None or found.adequate or found.num_draws >= _MORE_DRAWS:
+    if isinstance(found, str) or found.adequate or found.num_draws >= _MORE_DRAWS:
         return found
     size = sum(np.size(leaf) for leaf in jax.tree.leaves((fit.target, fit.posterior.family)))
     return _diagnose(fit, _MORE_DRAWS) if size <= _SMALL else found
@@ -146,7 +328,7 @@ def _theorem_words(certificate: Any) -> str | None:
 @functools.cache
 def _environment() -> jinja2.Environment:
     """Everything that the template prints is escaped, and made of characters that a page can hold."""
-    return jinja2.Environment(
+    found = jinja2.Environment(
         loader=jinja2.PackageLoader("provi.report.html", "."),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -154,6 +336,8 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.globals.update(facts=tables.facts, encodings=tables.encodings)
+    return found
 
 
 def _printable(value: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from provi.certificates.distance.bound import rounded_down_text, rounded_up_text
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.report.style import number, upper_bound
 
@@ -53,6 +54,85 @@ def parameters(summary: Any) -> Grid:
     caption = f"Means, standard deviations and central {100 * summary.probability:g}% intervals"
     caption += f"; the first {len(rows)} of {len(summary.names)} parameters" if more else ""
     return Grid(caption, ("parameter", "mean", "sd", f"{tail:g}%", f"{100 - tail:g}%"), rows, (1, 2, 3, 4))
+
+
+def original_units(summary: Any) -> Grid:
+    """Coefficients in the units of the data, beside them their exponentials where these have a name."""
+    tail = 50 * (1 - summary.probability)
+    ends, rows = (f"{tail:g}%", f"{100 - tail:g}%"), []
+    for name, row in list(summary.to_dict().items())[:LARGEST_PARAMETERS]:
+        keys = ("mean", "sd", "low", "high", *(() if summary.ratio is None else ("ratio", "ratio_low", "ratio_high")))
+        rows.append((name, *(number(row[key], 4) if key in row else "" for key in keys)))
+    columns = ("coefficient", "mean", "sd", *ends, *(() if summary.ratio is None else (summary.ratio, *ends)))
+    return Grid("In the units of the table", columns, rows, tuple(range(1, len(columns))))
+
+
+def checks(checked: Any) -> Grid:
+    """Every check: observed, simulated, p-value for all together, and whether it passes."""
+    rows = [
+        (
+            row.name,
+            number(row.observed),
+            f"{number(row.low)} to {number(row.high)}",
+            number(row.p_value, 2),
+            "passes" if row.ok else "fails",
+        )
+        for row in checked.shown_rows()
+    ]
+    columns = ("check", "observed", "simulated, 98%", "p, all checks", "verdict")
+    return Grid("Checks of the model", columns, rows, (1, 2, 3), 4)
+
+
+def facts(description: Any) -> Grid:
+    """What was fitted, a row a fact."""
+    return Grid("The model", ("", "in words"), [(name, words) for name, words in description.facts], stacked=True)
+
+
+def encodings(description: Any) -> Grid:
+    """How each column of the table entered."""
+    return Grid("How the columns entered", ("column", "encoding"), [tuple(pair) for pair in description.columns])
+
+
+def models(comparison: Any) -> Grid:
+    """Brackets, bounds on Bayes factors and probabilities of the models compared."""
+    rows = []
+    for name, row in comparison.to_dict().items():
+        first = row["rank"] == 0
+        # Ends are rounded outwards.
+        ends = f"{rounded_down_text(row['log_evidence_lower'])} to {rounded_up_text(row['log_evidence_upper'])}"
+        factor = (
+            f"{rounded_down_text(row['log_bayes_factor_lower'])} to {rounded_up_text(row['log_bayes_factor_upper'])}"
+        )
+        share = f"{row['probability_lower']:.3g} to {row['probability_upper']:.3g}"
+        texts = (ends, "0" if first else factor, share)
+        rows.append((name, *(text.replace("-", "\N{MINUS SIGN}") for text in texts), row["status"]))
+    columns = ("model", "log evidence, nats", "log Bayes factor to the first", "probability", "status")
+    return Grid("Models by evidence", columns, rows, (1, 2, 3), 4)
+
+
+def coefficients(summary: Any) -> Grid:
+    """The estimates of a maximum-likelihood fit with their errors, tests and intervals."""
+    rows = []
+    for name, row in summary.to_dict().items():
+        numbers = [row[key] for key in ("coefficient", "standard_error", "z", "p_value", "low", "high")]
+        shown = ["" if math.isnan(value) else number(value) for value in numbers]
+        rows.append((name, *shown, "" if math.isnan(row["missing"]) else f"{100 * row['missing']:.0f}%"))
+    tail = 50 * (1 - summary.level)
+    columns = ("column", "coefficient", "std. error", "z", "p", f"{tail:g}%", f"{100 - tail:g}%", "missing")
+    return Grid("Estimates", columns, rows, (1, 2, 3, 4, 5, 6, 7))
+
+
+def missing_patterns(values: np.ndarray, names: Sequence[str]) -> Grid:
+    """Which entries are missing together, the most frequent patterns first."""
+    found, counts = np.unique(np.isnan(values), axis=0, return_counts=True)
+    rows = []
+    for k in np.argsort(-counts, kind="stable")[:LARGEST_CORRELATIONS]:
+        gone = [name for name, missing in zip(names, found[k], strict=True) if missing]
+        words = "nothing" if not gone else ", ".join(gone[:6]) + (f" and {len(gone) - 6} more" if len(gone) > 6 else "")
+        rows.append((words, f"{counts[k]:,}", f"{100 * counts[k] / len(values):.1f}%"))
+    caption = "What is missing together"
+    caption += f"; the first {len(rows)} of {len(found)} patterns" if len(found) > len(rows) else ""
+    return Grid(caption, ("missing", "rows", "share"), rows, (1, 2))
 
 
 def correlation_matrix(posterior: Any) -> np.ndarray | str:
@@ -126,7 +206,7 @@ def diagnostics(fit: Any, found: ImportanceDiagnostics | None) -> Grid:
     how = "closed form; the error is a bound" if exact else "draws; the error is a standard error"
     rows = [("ELBO, nats", number(fit.elbo.value, 6), number(fit.elbo.standard_error, 2), how)]
     if found is not None:
-        tail = "not computed" if found.pareto_k is None else number(found.pareto_k, 2)
+        tail = number(found.pareto_k, 2)
         rows += [
             ("Pareto k-hat", tail, "", "tail of the importance weights: below 0.5 good, above 0.7 bad"),
             ("total variation", number(found.total_variation, 2), "", "largest error of a probability, by these draws"),

@@ -57,11 +57,15 @@ def answers(fit: Any) -> tuple[Answer, ...]:
     """How far from the best member, how far from the posterior, and what the intervals hold: what is proven of each."""
     certificate, gap, bound = fit.certificate, fit.certificate.gap, fit.certificate.posterior
     value, status = ("no bound", None) if gap is None else (f"at most {upper_bound(gap)} nats", certificate.status)
-    best = Answer(f"How far from the best {_base_words(fit)}?", value, status, verdict(fit).sentence)
+    if certificate.opening:
+        best = Answer("How was it integrated?", "on nodes", "estimated", certificate.opening)
+    else:
+        best = Answer(f"How far from the best {_base_words(fit)}?", value, status, verdict(fit).sentence)
     question, evidence = "How far from the posterior itself?", _evidence_words(certificate.evidence)
     if bound is None:
         return best, Answer(question, "no bound", None, f"{_no_distance(certificate)} {evidence}".strip())
-    level = f"KL(q‖posterior), with confidence {100 * bound.confidence:g}%."
+    given = f" {certificate.proviso}" if certificate.proviso else ""
+    level = f"KL(q‖posterior){given}, with confidence {100 * bound.confidence:g}%."
     distance = Answer(question, f"at most {upper_bound(bound.kl)} nats", bound.status, f"{level} {evidence}")
     return best, distance, _content(certificate)
 
@@ -90,8 +94,40 @@ def _content(certificate: Any) -> Answer:
     return Answer(question, f"at least {share_down(bound.content(_INTERVAL))}", bound.status, words)
 
 
-def verdict(fit: Any, found: ImportanceDiagnostics | None = None) -> Verdict:
-    """What may be said of the fit, on which grounds, and what to do next; `found` is what k-hat says of it."""
+def verdict(fit: Any, found: ImportanceDiagnostics | None = None, checked: Any = None) -> Verdict:
+    """What may be said of the fit, on which grounds, and what to do next.
+
+    `found` is what k-hat says of it, `checked` what the data say of the model (a `ModelCheck`, or None).
+    """
+    made = _nested(fit) if fit.certificate.opening else _certified(fit, found)
+    if checked is None or checked.ok:
+        return made
+    title = "Certified approximation of a model that does not fit"
+    title = title if made.level == "certified" else f"{made.title}; and the model does not fit"
+    level = "caution" if made.level == "certified" else made.level
+    return dataclasses.replace(
+        made,
+        level=level,
+        title=title,
+        reasons=(checked.verdict, *made.reasons),
+        next_steps=(*checked.advice, *made.next_steps),
+    )
+
+
+def _nested(fit: Any) -> Verdict:
+    """Of a mixture over hyperparameters: what is proven on the nodes, and the error of the rule, which is estimated."""
+    certificate, converged = fit.certificate, fit.outcome is Outcome.TOLERANCE
+    bound = certificate.posterior
+    title = "Integrated over the hyperparameters" if converged else "Not converged"
+    if bound is not None and converged:
+        title += f"; within {upper_bound(bound.kl)} nats of the posterior on the nodes ({bound.status})"
+    opening = certificate.opening
+    reasons = ("The error of the integration over the nodes is estimated, not proven.", _ended(fit))
+    steps = () if converged else certificate.notes[:1]
+    return Verdict("conditional" if converged else "none", title, opening, reasons, None, tuple(steps))
+
+
+def _certified(fit: Any, found: ImportanceDiagnostics | None) -> Verdict:
     certificate, gap = fit.certificate, fit.certificate.gap
     made = {"warning": _warning(fit, found), "next_steps": _next_steps(fit, found)}
     if gap is None:
@@ -122,14 +158,12 @@ def verdict(fit: Any, found: ImportanceDiagnostics | None = None) -> Verdict:
 
 def is_bad(found: ImportanceDiagnostics | None) -> bool:
     """Whether draws say that q misses part of the posterior, so that not even their weights can mend it."""
-    if found is None or found.pareto_k is None or found.adequate:
-        return False
-    return found.pareto_k >= usable_k(found.num_draws)
+    return found is not None and found.misses_posterior
 
 
 def _warning(fit: Any, found: ImportanceDiagnostics | None) -> str | None:
     """What draws say against the approximation, beside a certificate that does not speak of the posterior."""
-    if found is None or found.pareto_k is None or math.isnan(found.pareto_k) or found.adequate:
+    if found is None or math.isnan(found.pareto_k) or found.adequate:
         return None
     if not is_bad(found):
         return found.advice

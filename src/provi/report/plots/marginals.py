@@ -32,6 +32,7 @@ class Marginals:
     posterior: Any
     coordinate: np.ndarray
     draws: np.ndarray | None
+    title: str = "Marginals"
 
     @property
     def mean(self) -> np.ndarray:
@@ -86,8 +87,70 @@ class Marginals:
         return (quantiles[1:] + quantiles[:-1]) / 2, np.diff(levels) / np.diff(quantiles)
 
 
+@dataclasses.dataclass(frozen=True)
+class NestedMarginals(Marginals):
+    """Fixed effects and hyperparameters of a mixture over nodes, each with its own exact marginal.
+
+    - `summarise`: makes the table of them at a probability, in which the intercept may be that at x = 0.
+    """
+
+    summarise: Any = None
+
+    @property
+    def mean(self) -> np.ndarray:
+        """E_q of each."""
+        return self._table(0.94)[0]
+
+    def interval(self, probability: float) -> np.ndarray:
+        """Central intervals, shape (names, 2)."""
+        return self._table(probability)[1]
+
+    def _table(self, probability: float) -> tuple[np.ndarray, np.ndarray]:
+        found = self.summarise(probability)
+        places = [found.names.index(name) for name in self.names]
+        return found.mean[places], found.interval[places]
+
+    def density(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Points between the extreme quantiles, and the density there."""
+        row = {**self.posterior.fixed, **self.posterior.hyperparameters}[self.names[index]]
+        low, high = row.interval(0.998)
+        x = np.linspace(low, high, 161)
+        return x, row.density(x)
+
+    def band(self, index: int) -> None:
+        """None: what is proven is about the nodes."""
+        return None
+
+
+def nested_marginals(posterior: Any, summarise: Any = None) -> tuple[NestedMarginals, ...]:
+    """The fixed effects, and the hyperparameters, of a latent Gaussian model; none of another posterior."""
+    if getattr(posterior, "hyperparameters", None) is None or posterior.model is not posterior.target:
+        return ()
+    summarise = posterior.summary if summarise is None else summarise
+    names = summarise(0.94).names
+    groups = {
+        "Fixed effects": tuple(name for name in names if name not in posterior.hyperparameters),
+        "Scales and other hyperparameters": tuple(name for name in names if name in posterior.hyperparameters),
+    }
+    return tuple(
+        NestedMarginals(held, len(held), posterior, np.full(len(held), -1), None, title, summarise)
+        for title, held in groups.items()
+        if held
+    )
+
+
 def model_marginals(posterior: Any, most: int) -> Marginals:
-    """The marginals of the first `most` parameters in the model's own space; free coordinates without a target."""
+    """The marginals of the first `most` parameters in the model's own space; free coordinates without a target.
+
+    Of a latent Gaussian model those of the fixed effects and hyperparameters.
+    """
+    nested = nested_marginals(posterior)
+    if nested:
+        every = tuple(name for group in nested for name in group.names)
+        return dataclasses.replace(
+            nested[0], names=every[:most], total=len(every), coordinate=np.full(min(most, len(every)), -1),
+            title="Marginals",
+        )  # fmt: skip
     target, names = posterior.target, posterior.names
     trial = posterior.sample(3, _SEED)
     if target is not None:

@@ -15,12 +15,14 @@ from matplotlib.ticker import MaxNLocator
 
 from provi.core.arguments import as_array
 from provi.report.plots.marginals import Marginals, model_marginals, reference_columns
-from provi.report.style import INK, PALETTE, figure_style
+from provi.report.style import INK, PALETTE, figure_style, number
 
 LARGEST_INTERVALS, LARGEST_PANELS, LARGEST_MATRIX = 40, 12, 24
 """Parameters that the pictures show at most."""
 
 _WIDTH = 4.1  # inches; small enough that the letters can be read on a telephone
+# A parameter is off the axis where that makes it shorter by so much; intervals of so little of the axis are dots.
+_CROWDED, _CROWDED_INTERCEPT, _DOT, _NINETY_FOUR = 4.0, 1.6, 0.01, 1.8808
 
 
 def plot_intervals(posterior: Any, reference: Any = None) -> Figure:
@@ -124,21 +126,29 @@ def plot_correlation_matrix(correlation: Any, names: Sequence[str]) -> Figure:
 def draw_intervals(
     axes: Axes, marginals: Marginals, draws: np.ndarray | None = None, *, part: slice = slice(None), letters: int = 7
 ) -> None:
-    """The marginals as lines from quantile to quantile, the first parameter on top."""
+    """The marginals as lines from quantile to quantile, the first parameter on top.
+
+    A parameter that would press all others into dots, as an intercept may, is off the axis, its numbers written in its
+    row; where the others differ too much as well, each is in its own posterior standard deviations.
+    """
     names = marginals.names[part]
     position = np.arange(len(names))[::-1].astype(float)
+    wide, unit, off = _axis(marginals)
+    inside = ~off[part]
     shift, ends = 0.0 if draws is None else 0.17, []
     for probability, width in ((0.94, 1.4), (0.5, 3.2)):
-        interval = marginals.interval(probability)
-        axes.hlines(position + shift, *interval[part].T, linewidth=width, color=PALETTE[0])
-        ends.append(interval)
+        interval = marginals.interval(probability) / unit[:, None]
+        axes.hlines((position + shift)[inside], *interval[part][inside].T, linewidth=width, color=PALETTE[0])
+        ends.append(interval[~off])
         if draws is not None:
-            low, high = np.quantile(draws, [(1 - probability) / 2, (1 + probability) / 2], axis=0)
-            axes.hlines(position - shift, low[part], high[part], linewidth=width, color=PALETTE[1])
-            ends.append(np.stack([low, high]))
-    axes.plot(marginals.mean[part], position + shift, "o", markersize=3.5, color=INK)
+            low, high = np.quantile(draws, [(1 - probability) / 2, (1 + probability) / 2], axis=0) / unit
+            axes.hlines((position - shift)[inside], low[part][inside], high[part][inside], linewidth=width,
+                        color=PALETTE[1])  # fmt: skip
+            ends.append(np.stack([low, high])[:, ~off])
+    axes.plot((marginals.mean / unit)[part][inside], (position + shift)[inside], "o", markersize=3.5, color=INK)
     if draws is not None:
-        axes.plot(draws.mean(axis=0)[part], position - shift, "s", markersize=3.5, color=INK)
+        means = draws.mean(axis=0) / unit
+        axes.plot(means[part][inside], (position - shift)[inside], "s", markersize=3.5, color=INK)
         for marker, colour, words in (("o", PALETTE[0], "approximation"), ("s", PALETTE[1], "reference")):
             axes.plot([], [], marker, linestyle="-", color=colour, mfc=INK, mec=INK, markersize=3.5, label=words)
         axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=2)  # pyright: ignore
@@ -148,13 +158,49 @@ def draw_intervals(
         axes.set_xlim(values.min() - 0.05 * np.ptp(values), values.max() + 0.05 * np.ptp(values))
     if axes.get_xlim()[0] < 0 < axes.get_xlim()[1]:
         axes.axvline(0, color="0.6", linewidth=0.8, zorder=0)
+    for k in np.flatnonzero(~inside):
+        place = int(np.arange(len(marginals.names))[part][k])
+        words = f"{number(marginals.mean[place])} ({number(wide[place, 0])} to {number(wide[place, 1])}), off the axis"
+        axes.text(0.02, position[k], words, transform=axes.get_yaxis_transform(), fontsize=letters, va="center")
     axes.set_yticks(position, [shortened(name, 28) for name in names], fontsize=letters, parse_math=False)
     axes.set_ylim(-0.8, len(names) - 0.2)
     axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.set_xlabel("value")
+    axes.set_xlabel("value" if (unit == 1).all() else "value, in posterior standard deviations")
     first, last, _ = part.indices(len(marginals.names))
     whole = last - first == marginals.total
-    axes.set_title("Marginals: mean, 50%, 94%" if whole else f"Marginals {first + 1} to {last} of {marginals.total}")
+    axes.set_title(
+        f"{marginals.title}: mean, 50%, 94%"
+        if whole
+        else f"{marginals.title} {first + 1} to {last} of {marginals.total}"
+    )
+
+
+def _axis(marginals: Marginals) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """94% intervals, the unit of each parameter, and which of them are off the axis that the others share."""
+    wide = marginals.interval(0.94)
+    known, off = np.isfinite(wide).all(axis=1), np.zeros(len(wide), bool)
+
+    def span(kept: np.ndarray) -> float:
+        return float(np.ptp(wide[kept])) if kept.any() else 0.0
+
+    for _ in range(max(1, len(wide) // 10)):
+        kept = known & ~off
+        if kept.sum() < 2:
+            break
+        # Without the one at an end of the axis, whichever saves more.
+        chosen = np.flatnonzero(kept)
+        candidates = {int(chosen[wide[chosen, 0].argmin()]), int(chosen[wide[chosen, 1].argmax()])}
+        spans = {k: span(kept & (np.arange(len(wide)) != k)) for k in candidates}
+        best = min(spans, key=lambda k: spans[k])
+        intercept = marginals.names[best].strip("(").casefold().startswith("intercept")
+        few = kept.sum() < 3 and not intercept
+        if few or spans[best] * (_CROWDED_INTERCEPT if intercept else _CROWDED) > span(kept):
+            break
+        off[best] = True
+    kept, width = known & ~off, np.ptp(wide, axis=1)
+    if kept.sum() > 1 and (width[kept] > 0).all() and np.mean(width[kept] < _DOT * span(kept)) >= 0.5:
+        return wide, np.where(width > 0, width / (2 * _NINETY_FOUR), 1.0), np.logical_not(known)
+    return wide, np.ones(len(wide)), off
 
 
 def read_marginals(posterior: Any, reference: Any, most: int) -> tuple[Marginals, np.ndarray | None]:

@@ -41,22 +41,24 @@ def plot(fit: Any, kind: str = "overview", reference: Any = None) -> Figure:
 
 
 def plot_fit(fit: Any, reference: Any = None) -> Figure:
-    """Left: the ELBO along the run with its certificate, or the gap where ELBOs are exact. Right: the marginals."""
+    """Left: the ELBO along the run with its certificate, or the gap where ELBOs are exact. Right: the marginals.
+
+    Only the latter for a nested fit, which integrates and has no run.
+    """
     marginals, draws = read_marginals(fit.posterior, reference, LARGEST_INTERVALS)
-    drawn = len(fit.history) > 0 and bool(np.isfinite(fit.history["elbo"]).any())
+    height = max(3.6, 0.19 * len(marginals.names) + 1.1)
     with figure_style():
-        figure, (left, right) = plt.subplots(
-            1,
-            2,
-            figsize=(10, max(3.6, 0.19 * len(marginals.names) + 1.1)),
-            layout="constrained",
-            width_ratios=(1, 1.15),
-        )
-        if drawn:
-            (_gap if _exact(fit) and fit.certificate.gap else _trace)(left, fit)
+        if fit.certificate.opening:  # a nested fit has no run to look at: its history is one row
+            figure, right = plt.subplots(figsize=(6, height), layout="constrained")
         else:
-            left.set_axis_off()
-            left.set_title("The run recorded no finite ELBO")
+            figure, (left, right) = plt.subplots(
+                1, 2, figsize=(10, height), layout="constrained", width_ratios=(1, 1.15)
+            )
+            if len(fit.history) > 0 and bool(np.isfinite(fit.history["elbo"]).any()):
+                (_gap if _exact(fit) and fit.certificate.gap else _trace)(left, fit)
+            else:
+                left.set_axis_off()
+                left.set_title("The run recorded no finite ELBO")
         draw_intervals(right, marginals, draws, letters=8)
     return figure
 

@@ -86,8 +86,9 @@ class AbstractBlock(eqx.Module):
         return None
 
     def precision(self, theta: Any) -> Any:
-        """The entries of R at `pattern`."""
-        raise NotImplementedError
+        """The entries of R at `pattern`: ones, unless it has one."""
+        del theta
+        return jnp.ones(self.size)
 
     def log_det(self, theta: Any) -> Any:
         """log det R, on the subspace that the constraint leaves."""

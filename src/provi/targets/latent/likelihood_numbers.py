@@ -24,6 +24,7 @@ FAMILIES = (
     "ordinal",
     "weibull",
     "exponential",
+    "log-normal",
 )
 _SHOWN = {"scale": "sigma"}
 
@@ -115,6 +116,9 @@ def _named(name: str, y: Any) -> tuple[AbstractLikelihood, dict[str, Any]]:
             return likelihoods.Weibull(1.0), {"shape": LogNormal(0.0, 0.5)}
         case "exponential":
             return likelihoods.Weibull(1.0), {}
+        case "log-normal":
+            spread = float(np.std(np.log(np.abs(as_array("y", y))))) or 1.0
+            return likelihoods.LogNormalSurvival(spread), {"scale": HalfNormal(2.5 * spread)}
         case "ordinal":
             values = as_array("y", y)
             number = int(values.max()) + 1

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
 
-from provi.core.arguments import as_array, check_positive, check_positive_definite
+from provi.core.arguments import as_array, check_positive, check_positive_definite, device_array
 from provi.targets.latent.blocks import AbstractBlock, Pattern, SparseRows, read_index, read_levels
 from provi.targets.latent.graphs import constrained_log_det, constrained_variances, graph_laplacian, read_edges
 from provi.targets.latent.priors import AbstractHyperprior, Beta, HalfNormal, Uniform
@@ -339,4 +339,4 @@ class BYM2(_Field):
         places, count = np.arange(self.num_levels), self.num_levels
         ones = jnp.ones(count) * theta[0]
         values = jnp.stack([ones * jnp.sqrt(theta[1]), ones * jnp.sqrt(1 - theta[1])], axis=1)
-        return SparseRows(jnp.asarray(np.stack([places, places + count], axis=1)), values)
+        return SparseRows(device_array(np.stack([places, places + count], axis=1)), values)

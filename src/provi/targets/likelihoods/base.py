@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from provi.core.arguments import device_array
 from provi.core.types import RandomKey
 from provi.targets.base import Status
 from provi.targets.likelihoods.moments import (
@@ -94,7 +95,7 @@ class AbstractLikelihood(eqx.Module):
 
     @property
     def self_concordance(self) -> float | None:
-        """M with |t'''| <= M t'', where t'' does not depend on y; None where there is no such M."""
+        """M with |t'''| <= M t'' for every y, where `curvature_moments` are known; None where there is no such M."""
         return None
 
     @property
@@ -144,10 +145,10 @@ class AbstractLikelihood(eqx.Module):
         """Whether `moment_errors` are bounds. Where not, no bound on the gap that rests on them is called proven."""
         return False
 
-    def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
+    def curvature_moments(self, mean: Batch, deviation: Batch, y: Any = None) -> tuple[Batch, Batch, Batch, Any]:
         """E[u^j t''(mean + deviation u)] for j = 0, 1, 2 and u ~ N(0, 1), and a bound on their errors.
 
-        Only for self-concordant links.
+        Only for self-concordant links; `y` where t'' depends on it.
         """
         raise ValueError(f"{type(self).__name__} is not self-concordant: its curvature has no such moments.")
 
@@ -155,6 +156,40 @@ class AbstractLikelihood(eqx.Module):
         """y ~ p(y | eta), one for each entry, as floats; None where the likelihood does not say how."""
         del key, eta
         return None
+
+    # What a likelihood with numbers of its own for each row (`rows`) answers differently.
+
+    def draw_rows(self, key: RandomKey, eta: Batch, y: Batch) -> Any:
+        """`draw`, for the rows that have the responses y."""
+        del y
+        return self.draw(key, eta)
+
+    def shift_error(self, mean: Any, y: Any) -> Any:
+        """A bound on the rounding of the argument of t, where an offset is added to eta first: zero here."""
+        del mean, y
+        return 0.0
+
+    def observed(self, y: Any) -> Any:
+        """The data whose responses are y, of all rows: y itself."""
+        return y
+
+    def seen(self, mean: Any, y: Any) -> tuple["AbstractLikelihood", Any, Any]:
+        """The likelihood without offsets and weights, and its arguments for these rows: itself, `mean` and y."""
+        return self, mean, y
+
+    def seen_by_all(self, eta: np.ndarray) -> tuple["AbstractLikelihood", np.ndarray] | None:
+        """The likelihood without offsets, and its arguments for draws (n, rows) of all eta; None for weighted rows."""
+        return self, eta
+
+    @property
+    def plain(self) -> "AbstractLikelihood":
+        """Without offsets and weights: itself."""
+        return self
+
+    @property
+    def largest_weight(self) -> Any:
+        """The largest factor of a term, 1 at least."""
+        return 1.0
 
     def log_predictive(self, mean: Batch, variance: Batch, y: Batch) -> Batch:
         """log E p(y | eta) for eta ~ N(mean, variance), accurate also where the probability is tiny."""
@@ -191,7 +226,7 @@ def _log_gaussian_mean(link: Callable, mean: Any, variance: Any, bend: tuple[Any
         return jnp.maximum(top, exponent(node(k)[0])), None
 
     # The sum is taken relative to about its largest term: the logarithm itself may be -1e6.
-    every = jnp.asarray(np.arange(_NUM_NODES), mean.dtype)
+    every = device_array(np.arange(_NUM_NODES), mean.dtype)
     top = jax.lax.stop_gradient(jax.lax.scan(highest, exponent(peak), every[::8])[0])
 
     def add(total, k):

@@ -333,7 +333,7 @@ class BernoulliLogit(AbstractLikelihood):
         """A closed form."""
         return True
 
-    def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
+    def curvature_moments(self, mean: Batch, deviation: Batch, y: Any = None) -> tuple[Batch, Batch, Batch, Any]:
         """The same closed form."""
         return *density_moments(mean, deviation), DENSITY_ERROR
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.arguments import check_positive, double_precision, floating_dtype
+from provi.core.arguments import check_positive, device_array, double_precision, floating_dtype
 from provi.core.types import RandomKey, Scalar
 from provi.targets.data import read_real
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch, rounded
@@ -25,7 +25,7 @@ class GaussianNoise(AbstractLikelihood):
     @double_precision
     def __init__(self, scale: Any = 1.0):
         """`scale`: the standard deviation of the noise."""
-        self.scale = jnp.asarray(np.asarray(check_positive("scale", scale)), floating_dtype(scale))
+        self.scale = device_array(np.asarray(check_positive("scale", scale)), floating_dtype(scale))
 
     def potential(self, eta: Batch, y: Batch) -> Batch:
         """-log N(y; eta, scale^2)."""
@@ -79,7 +79,7 @@ class GaussianNoise(AbstractLikelihood):
         """A closed form."""
         return True
 
-    def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
+    def curvature_moments(self, mean: Batch, deviation: Batch, y: Any = None) -> tuple[Batch, Batch, Batch, Any]:
         """(1, 0, 1) / scale^2."""
         weight = jnp.full_like(mean, 1.0) * self.scale.astype(mean.dtype) ** -2.0
         return weight, jnp.zeros_like(weight), weight, 0.0

@@ -26,6 +26,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.core.arguments import device_array
+
 _RANGE, _NUM_NODES, _STRIDE = 12.0, 481, 4
 LARGEST_DEVIATION = 1000.0
 """In widths of the link's bend: the largest spread for which the quadrature of the likelihoods states an error."""
@@ -270,7 +272,7 @@ def _node_sums(link: Callable, mean: Any, spread: Any, node: Callable, count: in
         return jax.tree.map(jnp.add, sums, (*terms, share)), None
 
     start = (jnp.zeros_like(mean),) * (7 if magnitudes else 4)
-    (*sums, total), _ = jax.lax.scan(add, start, jnp.asarray(np.arange(count), mean.dtype))
+    (*sums, total), _ = jax.lax.scan(add, start, device_array(np.arange(count), mean.dtype))
     return tuple(sums), total
 
 
@@ -329,7 +331,7 @@ def convex_errors(link: Callable, mean: Any, variance: Any, bend: tuple[Any, Any
 
     left = end(jnp.zeros((), mean.dtype))
     start = (left, (jnp.zeros_like(mean),) * 10)
-    (right, sums), _ = jax.lax.scan(add, start, jnp.asarray(np.arange(PANELS), mean.dtype))
+    (right, sums), _ = jax.lax.scan(add, start, device_array(np.arange(PANELS), mean.dtype))
     value, slope, weight, area, ahead, behind, outer, inner, size, far_size = sums
     known = jnp.isfinite(most)
     bent = jnp.where(known, most, jnp.abs(used[2]))
@@ -394,4 +396,4 @@ def least_rise(link: Callable, mean: Any, variance: Any, bend: tuple[Any, Any]) 
         return (right, (place, jnp.where(lower, found, least))), None
 
     start = (end(jnp.zeros((), mean.dtype)), (mean, jnp.zeros_like(mean)))
-    return jax.lax.scan(add, start, jnp.asarray(np.arange(PANELS), mean.dtype))[0][1]
+    return jax.lax.scan(add, start, device_array(np.arange(PANELS), mean.dtype))[0][1]

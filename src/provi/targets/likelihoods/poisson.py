@@ -86,7 +86,7 @@ class Poisson(AbstractLikelihood):
         """A closed form."""
         return True
 
-    def curvature_moments(self, mean: Batch, deviation: Batch) -> tuple[Batch, Batch, Batch, float]:
+    def curvature_moments(self, mean: Batch, deviation: Batch, y: Any = None) -> tuple[Batch, Batch, Batch, Any]:
         """E[u^j exp(mean + s u)] = rate, s rate, (1 + s^2) rate."""
         rate = jnp.exp(mean + deviation**2 / 2)
         return rate, deviation * rate, (1 + deviation**2) * rate, 0.0

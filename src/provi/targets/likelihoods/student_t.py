@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 
-from provi.core.arguments import check_positive, double_precision, floating_dtype
+from provi.core.arguments import check_positive, device_array, double_precision, floating_dtype
 from provi.core.types import RandomKey, Scalar
 from provi.targets.data import read_real
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch, rounded
@@ -34,8 +34,8 @@ class StudentT(AbstractLikelihood):
         - `df`: degrees of freedom.
         - `scale`: of the noise; its standard deviation is scale * sqrt(df/(df - 2)) for df above 2.
         """
-        self.df = jnp.asarray(np.asarray(check_positive("df", df)), floating_dtype(df))
-        self.scale = jnp.asarray(np.asarray(check_positive("scale", scale)), floating_dtype(scale))
+        self.df = device_array(np.asarray(check_positive("df", df)), floating_dtype(df))
+        self.scale = device_array(np.asarray(check_positive("scale", scale)), floating_dtype(scale))
 
     def potential(self, eta: Batch, y: Batch) -> Batch:
         """(df + 1)/2 log(1 + z^2/df) and the normaliser."""

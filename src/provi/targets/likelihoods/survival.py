@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 
-from provi.core.arguments import check_positive, double_precision, floating_dtype
+from provi.core.arguments import check_positive, device_array, double_precision, floating_dtype
 from provi.core.normal_cdf import negative_log_normal_cdf, normal_curvature
 from provi.core.types import RandomKey, Scalar
 from provi.targets.data import read_times
@@ -40,7 +40,7 @@ class Weibull(AbstractLikelihood):
     @double_precision
     def __init__(self, shape: Any = 1.0):
         """`shape`: k; the hazard grows with time above 1, falls below it and is constant at 1."""
-        self.shape = jnp.asarray(np.asarray(check_positive("shape", shape)), floating_dtype(shape))
+        self.shape = device_array(np.asarray(check_positive("shape", shape)), floating_dtype(shape))
 
     def potential(self, eta: Batch, y: Batch) -> Batch:
         """Minus the log density of an event, or the cumulative hazard of a censored time."""
@@ -147,7 +147,7 @@ class LogNormalSurvival(AbstractLikelihood):
     @double_precision
     def __init__(self, scale: Any = 1.0):
         """`scale`: the standard deviation of the logarithm of the time."""
-        self.scale = jnp.asarray(np.asarray(check_positive("scale", scale)), floating_dtype(scale))
+        self.scale = device_array(np.asarray(check_positive("scale", scale)), floating_dtype(scale))
 
     def potential(self, eta: Batch, y: Batch) -> Batch:
         """Minus the log density of an event, or minus the log probability of a later one."""

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.arguments import check_positive, double_precision, floating_dtype
+from provi.core.arguments import check_positive, device_array, double_precision, floating_dtype
 from provi.core.types import Scalar
 from provi.targets.base import Status
 from provi.targets.data import read_real
@@ -68,7 +68,7 @@ class UserLikelihood(AbstractLikelihood):
             log_concave = low >= 0
         self.declared_curvature = declared
         self.log_prob, self.declared_log_concave, self.centre = log_prob, bool(log_concave), centre
-        self.width = jnp.asarray(np.asarray(check_positive("width", width)), floating_dtype(width))
+        self.width = device_array(np.asarray(check_positive("width", width)), floating_dtype(width))
 
     def potential(self, eta: Batch, y: Batch) -> Batch:
         """-log_prob(y, eta)."""
@@ -125,7 +125,7 @@ class UserLikelihood(AbstractLikelihood):
         """Real numbers at which `log_prob` has the right shape and is finite, at eta = -2, 0 and 2."""
         response = read_real(y, length)
         for eta in _TRIED:
-            found = np.asarray(self.log_prob(jnp.asarray(response, float), jnp.asarray(np.full(length, eta))))
+            found = np.asarray(self.log_prob(jnp.asarray(response, float), device_array(np.full(length, eta))))
             if found.shape != (length,):
                 raise ValueError(
                     f"log_prob returns shape {found.shape} for y and eta of shape ({length},); "

@@ -1,0 +1,5 @@
+from provi.runtime.minimise import minimise_split as minimise_split
+from provi.runtime.minimise import minimise_sum as minimise_sum
+from provi.runtime.run import Budget as Budget
+from provi.runtime.run import Run as Run
+from provi.runtime.run import run as run
