@@ -5,6 +5,7 @@ import os
 
 import jax
 import matplotlib
+import numpy as np
 import pytest
 from jaxtyping import install_import_hook
 
@@ -27,6 +28,12 @@ matplotlib.use("Agg")
 # The GPU machine has no beartype: there the tests run without these checks.
 if importlib.util.find_spec("beartype") is not None:
     install_import_hook(["provi", "provi_lab"], "beartype.beartype")
+
+
+@pytest.fixture(autouse=True)
+def same_draws_every_time():
+    """Estimators without a `random_state` draw from NumPy's global state, as scikit-learn's do: fixed seeds there, too."""
+    np.random.seed(0)
 
 
 @pytest.fixture(autouse=True, scope="module")
