@@ -32,7 +32,7 @@ if importlib.util.find_spec("beartype") is not None:
 
 @pytest.fixture(autouse=True)
 def same_draws_every_time():
-    """Estimators without a `random_state` draw from NumPy's global state, as scikit-learn's do: fixed seeds there, too."""
+    """Estimators without a `random_state` draw from NumPy's global state, as scikit-learn's do."""
     np.random.seed(0)
 
 

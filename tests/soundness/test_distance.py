@@ -15,7 +15,8 @@ import pytest
 import provi
 from provi import kernels
 from provi.certificates.distance.dual_bound import dual_bound
-from provi.certificates.distance.posterior import dual_posterior_bound, linear_posterior_bound
+from provi.certificates.distance.dual_form import dual_posterior_bound
+from provi.certificates.distance.posterior import linear_posterior_bound
 from provi.certificates.distance.problems import linear_problem
 from provi.families import Gaussian, dual_gaussian
 from provi.targets import GaussianProcess, GeneralisedLinearModel, LinearRegression, LogDensity, LogisticRegression

@@ -15,7 +15,7 @@ import pytest
 import provi
 from provi import kernels
 from provi.algorithms import DualNaturalGradient
-from provi.certificates.distance.posterior import dual_posterior_bound
+from provi.certificates.distance.dual_form import dual_posterior_bound
 from provi.certificates.dual.bounds import dual_bounds
 from provi.certificates.dual.dual_pass import dual_negative_elbo
 from provi.families import DualPoint, dual_gaussian

@@ -1,6 +1,8 @@
 """The models of `provi fit TABLE`: each a target made from the encoded table, with its prior in words.
 
 `--model missing-logistic`: maximum likelihood on incomplete rows, whose gap is estimated, not proven.
+
+What one model alone needs is imported where it is made: the others do not wait for it.
 """
 
 import dataclasses
@@ -16,7 +18,6 @@ from rich.console import Console
 from provi.cli.answer import Answer, Verdict, print_plain, table_description
 from provi.cli.options import Model
 from provi.cli.table_data import COUNTS, TIMES, TableData, TableOptions
-from provi.kernels import SquaredExponential
 from provi.models.glm.coefficients import (
     NestedPredictor,
     NestedProblem,
@@ -26,12 +27,9 @@ from provi.models.glm.coefficients import (
     nested_problem,
     ratio_word,
 )
-from provi.models.gp.hyperparameters import learn_hyperparameters
 from provi.models.weak_priors import read_prior, response_location, weak_priors
 from provi.result.summary import content_note
-from provi.targets import latent
 from provi.targets.base import AbstractTarget
-from provi.targets.gaussian_process import GaussianProcess
 from provi.targets.likelihoods import (
     AbstractLikelihood,
     BernoulliLogit,
@@ -43,7 +41,6 @@ from provi.targets.likelihoods import (
     Weibull,
 )
 from provi.targets.likelihoods.rows import log_exposure, read_weights
-from provi.targets.multinomial import MultinomialLogistic
 from provi.targets.regressions import GeneralisedLinearModel, LogisticRegression, PoissonRegression
 
 TITLES = {
@@ -127,6 +124,8 @@ def _regression(data: TableData, options: TableOptions) -> Problem:
     likelihood = _likelihood(model, location[1], len(data.classes))
     unknown = {} if model is Model.EXPONENTIAL else default_numbers(likelihood, location[1])
     if ordinal:
+        from provi.targets import latent
+
         gaps = (latent.LogNormal(0.0, 1.0),) * (len(data.classes) - 2)
         unknown = {"cutpoints": (latent.Normal(0.0, 3.0), *gaps)}
     for name in [name for name in given if _NUMBERS.get(name) in unknown]:
@@ -141,6 +140,8 @@ def _regression(data: TableData, options: TableOptions) -> Problem:
     table = {"names": features.names, "intercept": True, "weights": weights, **priors.arguments()}
     nested = None
     if model is Model.MULTINOMIAL:
+        from provi.targets.multinomial import MultinomialLogistic
+
         target: AbstractTarget = MultinomialLogistic(features.values, y, classes=data.classes, **table)
     elif unknown:
         nested = nested_problem(
@@ -217,7 +218,7 @@ def _original_units(
         # b + w'(x - c)/s = (b - sum c w/s) + (w/s)'x.
         back = np.block([[np.ones((1, 1)), -(centres / units)[None, :]], [np.zeros((width, 1)), back]])
         labels = ("intercept", *names)
-    if copies > 1 or isinstance(target, MultinomialLogistic):
+    if hasattr(target, "classes"):  # several labels: coefficients of each but the first
         labels = tuple(f"{label}: {name}" for label in target.classes[1:] for name in labels)
         back = np.kron(np.eye(copies), back)
     found = mixture_summary(predictor.transformed(back), labels, numbers, 0.94, ratio_word(likelihood))
@@ -234,6 +235,10 @@ def original_document(summary: RegressionSummary) -> dict[str, Any]:
 
 def _process(data: TableData, seed: int, progress: bool | None) -> Problem:
     """Squared-exponential kernel with one length scale; labels 0 and 1 by the logit, numbers with Gaussian noise."""
+    from provi.kernels import SquaredExponential
+    from provi.models.gp.hyperparameters import learn_hyperparameters
+    from provi.targets.gaussian_process import GaussianProcess
+
     rows = len(data.features.values)
     if rows > _LARGEST_PROCESS:
         raise ValueError(

@@ -24,6 +24,12 @@ def _same(function: Function) -> Callable[[dict[str, Any]], Function]:
     return lambda params: function
 
 
+def fills(function: Function) -> Function:
+    """Mark a function that returns an array of its own, or fills the one given as `out`, as ufuncs do."""
+    function.fills = True  # pyright: ignore[reportFunctionMemberAccess]
+    return function
+
+
 def _convert(params: dict[str, Any]) -> Function:
     dtype = np.dtype(params["new_dtype"])
     if dtype.kind == "b":
@@ -75,11 +81,12 @@ def _select(which: Any, *cases: Any) -> Any:
     return np.where(which, cases[1], cases[0])
 
 
-def _logistic(x: Any) -> Any:
+@fills
+def _logistic(x: Any, out: Any = None) -> Any:
     """Several times as fast as SciPy's; exp(-x) may overflow, to a result of zero."""
     if x.ndim == 0:
         return 1 / (1 + np.exp(-x))
-    result = np.negative(x)
+    result = np.negative(x, out=out)
     np.exp(result, out=result)
     result += 1
     return np.reciprocal(result, out=result)
@@ -158,9 +165,10 @@ def _product(params: dict[str, Any]) -> Function:
     dtype = None if wanted is None else np.dtype(wanted)
     simple = not left_batch and len(left_sum) == 1
 
-    def multiply(x: Any, y: Any) -> Any:
+    @fills
+    def multiply(x: Any, y: Any, out: Any = None) -> Any:
         if simple and x.ndim <= 2 and y.ndim <= 2 and x.dtype == y.dtype == (dtype or x.dtype):
-            return (x.T if left_sum[0] < x.ndim - 1 else x) @ (y.T if right_sum[0] else y)
+            return np.matmul(x.T if left_sum[0] < x.ndim - 1 else x, y.T if right_sum[0] else y, out=out)
         left_kept = [k for k in range(x.ndim) if k not in left_sum and k not in left_batch]
         right_kept = [k for k in range(y.ndim) if k not in right_sum and k not in right_batch]
         shape = [x.shape[k] for k in (*left_batch, *left_kept)] + [y.shape[k] for k in right_kept]

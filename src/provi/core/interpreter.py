@@ -26,6 +26,8 @@ SMALL_WORK = 1.5e8
 
 _MOST_NUMBERS = 2**22
 _OVERHEAD, _TRIPS, _LARGE = 2e3, 20, 4096
+_MOST_KEPT = 2**25
+"""Bytes of arrays that a program keeps for its next call."""
 
 Program = Callable[..., list[Any]]
 _switch = {"on": True}
@@ -90,13 +92,24 @@ class _Traced:
         self.program, self.keys, self.structure, self.static = program, keys, structure, static
 
     def __call__(self, arrays: Sequence[Any], on_host: bool) -> Any:
-        with np.errstate(all="ignore"):  # as XLA, which has no warnings
+        with np.errstate(all="ignore"), _blas_switches().limit(limits=1):  # as XLA, which has no warnings
             found = self.program(*map(_host, arrays))
         if on_host:
             return eqx.combine(jax.tree.unflatten(self.structure, found), self.static)
         found = jax.device_put(found)
         found = [jax.random.wrap_key_data(x) if is_key else x for x, is_key in zip(found, self.keys, strict=True)]
         return eqx.combine(jax.tree.unflatten(self.structure, found), self.static)
+
+
+@functools.cache
+def _blas_switches() -> Any:
+    """Of the BLAS libraries of NumPy and SciPy: threads of theirs cost small matrices more than they bring.
+
+    They wait for each other in loops; 569 x 31 took three times the processor time, and longer.
+    """
+    from threadpoolctl import ThreadpoolController  # what is compiled has no need of it
+
+    return ThreadpoolController().select(user_api="blas")
 
 
 def _on_host(arrays: Sequence[Any]) -> bool:
@@ -191,7 +204,33 @@ def interpreted(closed: Any) -> Program:
     given = assembler.bind(closed, variables)
     assembler.emit(closed.jaxpr, variables)
     results = [assembler.read(atom, variables) for atom in closed.jaxpr.outvars]
-    return functools.partial(_run, assembler.start, given, assembler.with_ends(results), results)
+    return functools.partial(_run, assembler.start, given, assembler.with_ends(results), results, _Spare())
+
+
+class _Spare:
+    """Arrays that a program is done with, for its next steps and calls: fresh memory costs more than arithmetic.
+
+    The system clears every page before it hands it out, and takes large arrays back as soon as they are freed.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: dict[Any, list[np.ndarray]] = {}
+        self.size = 0
+
+    def take(self, kind: tuple[Any, Any]) -> np.ndarray:
+        """An array of this shape and type that nobody else has."""
+        try:
+            found = self.arrays[kind].pop()
+        except (KeyError, IndexError):  # none is left, or another thread was faster
+            return np.empty(*kind)
+        self.size -= found.nbytes
+        return found
+
+    def give(self, array: np.ndarray) -> None:
+        """Keep an array that nobody will look into any more."""
+        if self.size + array.nbytes <= _MOST_KEPT:
+            self.size += array.nbytes
+            self.arrays.setdefault((array.shape, array.dtype), []).append(array)
 
 
 class _Assembler:
@@ -201,7 +240,7 @@ class _Assembler:
         self.start: list[Any] = []
         self.steps: list[tuple[Any, list[int], list[int], bool]] = []
         self.ones: set[int] = set()
-        self.large: dict[int, Any] = {}  # registers that a ufunc fills, with many numbers, and their type
+        self.large: dict[int, Any] = {}  # registers that a step fills, with many numbers, and their type
         self.shared: set[int] = set()  # those that something else may look into
 
     def new(self, value: Any = None) -> int:
@@ -251,10 +290,10 @@ class _Assembler:
     def _note(self, function: Any, equation: Any, operands: list[int], results: list[int]) -> None:
         """Which registers `with_ends` may let be written over."""
         name, aval = equation.primitive.name, equation.outvars[0].aval
-        fills = isinstance(function, np.ufunc) or name == "dot_general"
-        if fills and math.prod(aval.shape) >= _LARGE:
-            self.large[results[0]] = aval.shape, aval.dtype
-        elif not fills and not name.startswith("reduce_"):
+        if _fills(function):
+            if math.prod(aval.shape) >= _LARGE:
+                self.large[results[0]] = tuple(aval.shape), np.dtype(aval.dtype)
+        elif not name.startswith("reduce_"):
             self.shared.update(operands)
 
     def unchanged(self, equation: Any, operands: list[int]) -> int | None:
@@ -276,15 +315,19 @@ class _Assembler:
         """
         constants = {k for k, value in enumerate(self.start) if value is not None}
         needed, ended = set(results), []
+        own = {k for k in self.large if k not in self.shared and k not in needed}  # that no view and no caller sees
         for function, operands, outputs, several in reversed(self.steps):
             if needed.isdisjoint(outputs):
                 continue
             dead = [k for k in {*operands, *outputs} if k not in needed and k not in constants]
             kind = self.large.get(outputs[0])
-            free = [k for k in dead if kind is not None and self.large.get(k) == kind and k not in self.shared]
+            free = {k for k in dead if kind is not None and self.large.get(k) == kind and k not in self.shared}
             place = next((j for j, k in enumerate(operands) if k in free), None) if _in_place(function) else None
+            taken = None if place is None else operands[place]
+            spare = [k for k in dead if k in own and k != taken]
+            fill = kind if place is None and outputs[0] in own else None
             needed.update(operands)
-            ended.append((function, operands, outputs, several, dead, place))
+            ended.append((function, operands, outputs, several, dead, place, fill, spare))
         return ended[::-1]
 
 
@@ -292,18 +335,30 @@ def _in_place(function: Any) -> bool:
     return isinstance(function, np.ufunc)
 
 
-def _run(start: list[Any], given: list[int], steps: list[Any], results: list[int], *arrays: Any) -> list[Any]:
+def _fills(function: Any) -> bool:
+    """Whether the result is an array of its own, which may be given as `out`."""
+    return isinstance(function, np.ufunc) or getattr(function, "fills", False)
+
+
+def _run(
+    start: list[Any], given: list[int], steps: list[Any], results: list[int], spare: _Spare, *arrays: Any
+) -> list[Any]:
     registers = list(start)
     for k, x in zip(given, arrays, strict=True):
         registers[k] = x
-    for function, operands, outputs, several, dead, place in steps:
+    for function, operands, outputs, several, dead, place, fill, done in steps:
         values = [registers[k] for k in operands]
-        found = function(*values) if place is None else function(*values, out=values[place])
+        if fill is not None:
+            found = function(*values, out=spare.take(fill))
+        else:
+            found = function(*values) if place is None else function(*values, out=values[place])
         if several:
             for k, x in zip(outputs, found, strict=True):
                 registers[k] = x
         else:
             registers[outputs[0]] = found
+        for k in done:
+            spare.give(registers[k])
         for k in dead:
             registers[k] = None
     return [registers[k] for k in results]

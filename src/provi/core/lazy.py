@@ -1,12 +1,24 @@
 """Packages whose names are imported when they are first used: `import provi` is light, whatever is in it."""
 
 import ast
+import gc
 import importlib
 import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+
+def imported(module: str) -> Any:
+    """The module; while it is imported nothing looks for garbage, of which there is none: a fifth of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
@@ -35,8 +47,8 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, original = sources[name]
         if module == package:
-            return importlib.import_module(f"{package}.{original}")
-        return getattr(importlib.import_module(module), original)
+            return imported(f"{package}.{original}")
+        return getattr(imported(module), original)
 
     class LazyPackage(types.ModuleType):
         def __setattr__(self, name: str, value: Any) -> None:

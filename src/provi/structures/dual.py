@@ -14,7 +14,7 @@ from provi.algorithms.natural.iterative_natural_gradient import IterativeNatural
 from provi.certificates.bounds import GapBound
 from provi.certificates.build import Evidence, Query
 from provi.certificates.distance.bound import Deferred
-from provi.certificates.distance.posterior import dual_posterior_bound
+from provi.certificates.distance.dual_form import dual_posterior_bound
 from provi.certificates.dual.bounds import LARGEST_FACTORISED, dual_bounds, iterative_bounds, refuted_site
 from provi.certificates.dual.dual_pass import dual_negative_elbo, inner_factor
 from provi.core.arguments import available_bytes, device_array

@@ -18,7 +18,6 @@ from provi.runtime.run import Run, run
 from provi.structures.base import AbstractStructure, Answer, Difference, Request
 from provi.structures.stopping import CERTIFICATE_PASSES, run_proven
 from provi.targets.base import AbstractTarget, Constants
-from provi.targets.gaussian_process import GaussianProcess
 from provi.targets.linear_model import AbstractLinearModel
 
 LARGEST_LINEAR = 2000
@@ -47,7 +46,7 @@ class Linear(AbstractStructure):
     @classmethod
     def default_family(cls, target: AbstractTarget) -> AbstractFamily | None:
         """The Gaussian with full covariance, diagonal above 1000 dimensions; none where the dual form is better."""
-        linear = None if isinstance(target, GaussianProcess) else target.linear_model()
+        linear = target if isinstance(target, AbstractLinearModel) else _recognised(target)
         if linear is None or (linear is target and needs_no_matrix(linear)):
             return None
         return Gaussian(target.dim, "triangular" if target.dim <= LARGEST_DENSE else "diagonal")
@@ -118,6 +117,13 @@ class Linear(AbstractStructure):
         """Without draws."""
         del delta, seed
         return Difference(*linear_difference_bound(self.model, self.family, point, other), deterministic=True)
+
+
+def _recognised(target: AbstractTarget) -> AbstractLinearModel | None:
+    """The linear model that another target is; none of a Gaussian process, whose dual form is better."""
+    from provi.targets.gaussian_process import GaussianProcess  # regressions have no need of it
+
+    return None if isinstance(target, GaussianProcess) else target.linear_model()
 
 
 def needs_no_matrix(model: AbstractLinearModel) -> bool:

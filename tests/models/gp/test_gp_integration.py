@@ -10,7 +10,7 @@ from sklearn.base import clone
 from provi.kernels import Constant, SquaredExponential, White
 from provi.models import GPClassifier, GPRegressor
 from provi.models.gp.integration import LARGEST_INTEGRATED
-from provi.result.nested import Marginal
+from provi.result.marginal import Marginal
 from provi.targets import latent
 
 RNG = np.random.default_rng(4)

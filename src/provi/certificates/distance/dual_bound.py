@@ -60,7 +60,7 @@ _BEYOND, _FEWEST_DEVIATIONS = 5.0, 6.0
 """Y is clipped at this multiple of the deviations of the pilot from its median, and no nearer than this number of its
 standard deviations."""
 
-_SHARE, _ACCURACY, _WANTED_WIDTH, _WIDTH_WITH_ENERGY = 0.5, 0.005, 0.1, 0.05
+_SHARE, _ACCURACY, _WANTED_WIDTH, _WIDTH_WITH_ENERGY = 0.5, 0.005, 0.15, 0.05
 FEWEST_PAIRS, MOST_PAIRS, _LOOSE = 512, 32_768, 2.0
 _QUICK_PILOT = 32
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from provi.certificates.distance.conjugate import RowProblem, conjugates
 from provi.certificates.distance.dual_bound import Energy, skewed_bound
-from provi.certificates.distance.problems import dual_problem, linear_problem
+from provi.certificates.distance.dual_form import dual_problem
+from provi.certificates.distance.problems import linear_problem
 from provi.core.arguments import check_confidence, check_count, double_precision
 from provi.families.bases import Normal
 from provi.families.dual_gaussian import DualGaussian

@@ -1,4 +1,4 @@
-"""The distance of q to the posterior, for each structure: the draws, and what is reported of them."""
+"""The distance of q to the posterior, for linear models and any density: the draws, and what is reported of them."""
 
 import math
 from typing import Any
@@ -12,23 +12,20 @@ from provi.certificates.distance.dual_bound import DualBound, dual_bound
 from provi.certificates.distance.problems import (
     curvature_lower_bound,
     density_problem,
-    dual_problem,
     linear_problem,
 )
 from provi.core.interpreter import instant_jit
 from provi.families.bases import Normal
-from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget
 from provi.targets.linear_model import AbstractLinearModel
 
-_LARGEST_DENSE, _LARGEST_SITES = 2000, 2000
-_WORK, _FEWEST_EVALUATIONS, _MOST_EVALUATIONS = 6e8, 2_000, 250_000
+_LARGEST_DENSE = 2000
+WORK, FEWEST_EVALUATIONS, MOST_EVALUATIONS = 6e8, 2_000, 250_000
 """Work of the final draws, in data terms times (2 + 0.07 columns), about a nanosecond each; evaluations it buys."""
 
 
 _prior_variance = instant_jit(lambda prior: prior.variance())
-_dual_prior_variance = instant_jit(lambda family: family.prior_variance())
 
 
 def linear_posterior_bound(
@@ -47,25 +44,9 @@ def linear_posterior_bound(
     if found is None:
         return None
     bound = dual_bound(*found, delta=1 - confidence, seed=seed, most_evaluations=_evaluations(model))
-    return _bound(
+    return reported(
         bound, np.asarray(_prior_variance(model.prior), np.float64), confidence, model.likelihood.errors_proven
     )
-
-
-def dual_posterior_bound(
-    target: Any, family: DualGaussian, point: DualPoint, *, confidence: float, seed: int
-) -> PosteriorBound | None:
-    """For a Gaussian process, or a linear model with more columns than rows."""
-    if not target.likelihood.log_concave or family.num_sites > _LARGEST_SITES or family.root is not None:
-        return None
-    found = dual_problem(target, family, point)
-    if found is None:
-        return None
-    allowed = int(np.clip(_WORK / family.num_sites**1.7, _FEWEST_EVALUATIONS, _MOST_EVALUATIONS))
-    bound = dual_bound(*found, delta=1 - confidence, seed=seed, most_evaluations=allowed)
-    gram = np.diagonal(np.asarray(family.gram, np.float64))
-    variance = gram if family.prior is None else np.asarray(_dual_prior_variance(family), np.float64)
-    return _bound(bound, variance, confidence, target.likelihood.errors_proven)
 
 
 def posterior_bound(
@@ -92,18 +73,18 @@ def posterior_bound(
     if curvature is None:
         return None
     problem, energy = density_problem(target, point, curvature)
-    allowed = int(np.clip(_WORK / (1000 * getattr(target, "num_terms", 10)), _FEWEST_EVALUATIONS, 40_000))
+    allowed = int(np.clip(WORK / (1000 * getattr(target, "num_terms", 10)), FEWEST_EVALUATIONS, 40_000))
     bound = dual_bound(problem, energy, delta=1 - confidence, seed=seed, most_evaluations=allowed)
     inverse = solve_triangular(np.linalg.cholesky(curvature), np.eye(target.dim), lower=True)
     # A target in another type than float64 rounds by more than is charged.
-    return _bound(bound, np.sum(inverse**2, axis=0), confidence, target.dtype == np.float64)
+    return reported(bound, np.sum(inverse**2, axis=0), confidence, target.dtype == np.float64)
 
 
 def _evaluations(model: AbstractLinearModel) -> int:
-    return int(np.clip(_WORK / (model.num_terms * (2 + 0.07 * model.dim)), _FEWEST_EVALUATIONS, _MOST_EVALUATIONS))
+    return int(np.clip(WORK / (model.num_terms * (2 + 0.07 * model.dim)), FEWEST_EVALUATIONS, MOST_EVALUATIONS))
 
 
-def _bound(found: DualBound | None, variances: np.ndarray, confidence: float, exact: bool) -> PosteriorBound | None:
+def reported(found: DualBound | None, variances: np.ndarray, confidence: float, exact: bool) -> PosteriorBound | None:
     """The bound to report; `variances` are the diagonal of the inverse of H.
 
     `exact`: whether the errors of means under q are bounds; what rests on estimates of them is not proven.

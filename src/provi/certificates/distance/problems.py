@@ -1,24 +1,23 @@
-"""q in its own coordinates, for each structure: the potential there, and its mean under q."""
+"""q in its own coordinates, for linear models and any density: the potential there, and its mean under q."""
 
 import math
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
 
 from provi.algorithms.natural.natural_gradient import line_arguments
 from provi.certificates.comparison import mean_likelihood
 from provi.certificates.distance.conjugate import DensityProblem, RowProblem
 from provi.certificates.distance.dual_bound import Energy
-from provi.certificates.dual.dual_pass import EPS, DualPass, dual_pass, mean_terms
 from provi.certificates.linear.bounds import row_rounding
 from provi.core.interpreter import instant_jit
-from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale, Point, square_root
 from provi.targets.base import AbstractTarget, outer_spectrum
 from provi.targets.linear_model import AbstractLinearModel, Rows, sum_over_rows
 from provi.targets.priors import whitened_prior
+
+EPS = float(np.finfo(float).eps)
 
 
 def linear_problem(
@@ -69,59 +68,6 @@ def _likelihood_at(target: AbstractLinearModel, loc: Any) -> tuple[Any, Any]:
         return jnp.sum(values), jnp.sum(jnp.abs(values))
 
     return sum_over_rows(target, sums)
-
-
-def dual_problem(target: Any, family: DualGaussian, point: DualPoint) -> tuple[RowProblem, Energy] | None:
-    r"""A Gaussian in dual form, in coordinates in which its prior is standard: $\eta = m_0 + Lv$, $K = LL'$.
-
-    There q has the covariance $(I + L'SL)^{-1} = RR'$ and the mean $L'a$, and nothing is ill-conditioned, however K is.
-    With $\eta$ go all other numbers: what was not observed has the same law given $\eta$ under q and under p.
-    """
-    at = dual_pass(target, family, point)
-    count, identity = len(at.centre), np.eye(len(at.centre))
-    try:
-        lower = cholesky(at.gram, lower=True, check_finite=False)
-        inner = cholesky(identity + lower.T @ (at.precision[:, None] * lower), lower=True, check_finite=False)
-    except np.linalg.LinAlgError:
-        return None
-    root = solve_triangular(inner, identity, lower=True, check_finite=False).T
-    rows = lower @ root
-    mean = lower.T @ np.asarray(point.dual_mean, np.float64)
-    values, errors, first = (np.asarray(x) for x in mean_terms(at.likelihood, at.centre, at.variance, at.response))
-    value = float(np.sum(values - first)) + 0.5 * (count - float(np.sum(at.precision * at.variance)))
-    error = float(np.sum(errors)) + _rounding(at, np.asarray(point.dual_mean, np.float64), values, first)
-    if not (math.isfinite(value) and math.isfinite(error)):
-        return None
-    size = np.linalg.norm(lower, axis=1) * float(np.linalg.norm(root))
-    relative = 4 * count * EPS
-    curvature = target.likelihood.curvature_given(target.response)
-    problem = RowProblem(
-        design=None,
-        root=rows,
-        centre=at.centre,
-        response=at.response,
-        likelihood=at.likelihood,
-        prior_curvature=root.T @ root,
-        prior_gradient=root.T @ mean,
-        curvature_error=relative * float(np.sum(root**2)),
-        gradient_error=relative * float(np.linalg.norm(root) * np.linalg.norm(mean)),
-        row_error=relative * size,
-        centre_error=at.centre_error,
-        largest_weight=float(curvature[1]),
-        quadratic=curvature[0] == curvature[1] or target.likelihood.self_concordance == 0,
-    )
-    return problem, Energy(value, error)
-
-
-def _rounding(at: DualPass, dual_mean: np.ndarray, values: np.ndarray, first: np.ndarray) -> float:
-    """Of the mean of the potential, and of K itself: a change of it by u sqrt(k_i k_j) moves ELBO and evidence by at
-    most u times the square of a sum over the slopes and site precisions, to first order; four times that is taken."""
-    slope = np.abs(at.gradient - dual_mean) + at.gradient_error
-    error = float(np.sum(slope * at.centre_error + (at.weight + at.weight_error + at.precision) * at.variance_error))
-    error += len(values) * EPS * (float(np.sum(np.abs(values) + np.abs(first))) + len(values))
-    unit = (len(values) + 2) * EPS + at.prior.unit
-    moved = np.sqrt(at.prior.size) * (np.abs(dual_mean) + slope + at.precision * np.sqrt(at.variance))
-    return error + 4 * unit * float(np.sum(moved)) ** 2
 
 
 def density_problem(target: AbstractTarget, point: Point, curvature: np.ndarray) -> tuple[DensityProblem, Energy]:

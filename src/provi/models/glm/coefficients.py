@@ -21,8 +21,7 @@ from scipy.special import logsumexp, ndtri
 
 from provi.core.arguments import double_precision
 from provi.models.weak_priors import WIDE, WeakPriors, prior_words, read_prior
-from provi.result.nested import Marginal
-from provi.result.predictors import log_predictive_densities, response_means
+from provi.result.marginal import Marginal
 from provi.targets.likelihoods import AbstractLikelihood
 
 RATIOS = {
@@ -197,10 +196,14 @@ class NestedPredictor:
 
     def mean_response(self, X: np.ndarray, offset: Any = 0.0) -> np.ndarray:
         """E[y] at each row."""
+        from provi.result.predictors import response_means  # a table of coefficients has no need of it
+
         return self.weights @ np.stack(self._each(X, offset, response_means))
 
     def response_moments(self, X: np.ndarray, offset: Any, variances: Any) -> tuple[np.ndarray, np.ndarray]:
         """E[y] and Var y at each row; `variances`: Var y of a node, as `response_variances`."""
+        from provi.result.predictors import response_means
+
         means = np.stack(self._each(X, offset, response_means))
         spread = np.stack(self._each(X, offset, variances))
         middle = self.weights @ means
@@ -208,6 +211,8 @@ class NestedPredictor:
 
     def log_predictive_density(self, X: np.ndarray, offset: Any, y: np.ndarray) -> np.ndarray:
         """log p(y) of each row."""
+        from provi.result.predictors import log_predictive_densities
+
         each = self._each(X, offset, lambda node, mean, variance: log_predictive_densities(node, mean, variance, y))
         return np.asarray(logsumexp(np.stack(each) + np.log(self.weights)[:, None], axis=0))
 
@@ -241,7 +246,12 @@ class NestedPredictor:
 
 def default_numbers(likelihood: AbstractLikelihood, unit: float) -> dict[str, Any]:
     """The default priors of a likelihood's unknown numbers, by field; `unit`: the responses' standard deviation."""
-    from provi.targets import latent, likelihoods
+    from provi.targets import likelihoods
+
+    match likelihood:
+        case likelihoods.BernoulliLogit() | likelihoods.Poisson():  # the most frequent, and without any
+            return {}
+    from provi.targets import latent
 
     match likelihood:
         case likelihoods.GaussianNoise():

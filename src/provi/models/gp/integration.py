@@ -18,7 +18,7 @@ from provi.fit import fit
 from provi.kernels import AbstractKernel, White, parameter_names
 from provi.models.gp.mixture import MixturePredictor, mixture_predictor
 from provi.result import Fit
-from provi.result.nested import Marginal
+from provi.result.marginal import Marginal
 from provi.targets import LatentGaussian, latent
 from provi.targets.latent.priors import AbstractHyperprior
 from provi.targets.likelihoods import AbstractLikelihood, GaussianNoise, NegativeBinomial

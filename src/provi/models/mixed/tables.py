@@ -12,7 +12,7 @@ from provi.frontends.formula.tables import pandas_module
 from provi.models.glm.coefficients import RegressionSummary
 from provi.models.mixed.assembly import Assembly
 from provi.models.mixed.priors import FixedEffects
-from provi.result.nested import Marginal
+from provi.result.marginal import Marginal
 from provi.result.summary import Summary
 from provi.targets.latent.blocks import SparseRows
 
