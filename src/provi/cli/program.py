@@ -31,7 +31,7 @@ class Program(TyperGroup):
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
         """Run the command of `args`, and exit."""
-        # Most of what a command makes it keeps to its end: looking for garbage as often as usual is a tenth of its time.
+        # What a command makes it mostly keeps to its end: looking for garbage as often as usual is a tenth of its time.
         gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         words = sys.argv[1:] if args is None else list(args)
         run = functools.partial(super().main, words, *rest, **{**options, "standalone_mode": False})

@@ -19,7 +19,7 @@ from provi.result.summary import Summary, Variable, content_note, summarise_mode
 from provi.targets.latent.model import AbstractLatentGaussian
 from provi.targets.latent_gaussian import LatentGaussian
 
-_AT_ONCE, _NUMBERS_AT_ONCE = 1000, 2**22
+_BISECTIONS, _AT_ONCE, _NUMBERS_AT_ONCE = 60, 1000, 2**22
 _STREAM = 2**31 - 6  # of the seed: not the one that drew the parameters
 
 
