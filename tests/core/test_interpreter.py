@@ -127,6 +127,20 @@ def test_random_numbers_are_the_same(name):
     _check(lambda words: _drawn(words, DRAWS[name]), _KEY)
 
 
+@pytest.mark.parametrize("name", [*PROGRAMS, *MATRICES])
+@double_precision
+def test_arrays_that_are_used_again_are_nobody_elses(name, monkeypatch):
+    """With all arrays taken for large: as without, call after call, and neither arguments nor results change."""
+    function, table = (PROGRAMS | MATRICES)[name], _TABLE if name in PROGRAMS else _SQUARE
+    calls = [table, 0.5 * table + 0.1, table]
+    expected = [interpreter.instant_jit(function, on_host=True)(x) for x in calls]
+    monkeypatch.setattr(interpreter, "_LARGE", 1)
+    frugal, given = interpreter.instant_jit(function, on_host=True), [np.array(x) for x in calls]
+    found = [frugal(x) for x in given]
+    for ours, theirs in ((found, expected), (given, calls)):
+        jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+
+
 def test_in_single_precision():
     for name in ("elementary", "sums", "products", "sigmoids"):
         _check(PROGRAMS[name], _TABLE.astype(np.float32))
