@@ -77,7 +77,8 @@ def fit(
     asked = {"tol": tol, "confidence": confidence, "budget": budget, "seed": seed, "start": start}
     call = describe_call(target, structure.family, algorithm, **asked)
     if algorithm is None:
-        answer = structure.run(start, Request(float(tol), float(confidence), limits, seed, options))
+        with structure.threads():
+            answer = structure.run(start, Request(float(tol), float(confidence), limits, seed, options))
         return _as_fit(structure, answer.run, answer.certificate, seed, None, call)
     result = _run_given(structure, algorithm, start, {"seed": seed, "budget": limits, **options})
     certificate = structure.certificate(

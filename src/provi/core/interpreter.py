@@ -9,7 +9,7 @@ same bits on every run. Large programs, and all on other devices than the CPU, a
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import equinox as eqx
@@ -26,8 +26,8 @@ SMALL_WORK = 1.5e8
 
 _MOST_NUMBERS = 2**22
 _OVERHEAD, _TRIPS, _LARGE = 2e3, 20, 4096
-_MOST_KEPT = 2**25
-"""Bytes of arrays that a program keeps for its next call."""
+_LARGEST_FOR_ONE, _MOST_KEPT = 500, 2**25
+"""The order of matrices up to which one thread is enough; bytes of arrays that a program keeps for its next call."""
 
 Program = Callable[..., list[Any]]
 _switch = {"on": True}
@@ -101,12 +101,20 @@ class _Traced:
         return eqx.combine(jax.tree.unflatten(self.structure, found), self.static)
 
 
+def one_blas_thread(dim: int, terms: int = 1) -> AbstractContextManager[Any]:
+    """Around work on the host with matrices of this order and with so many rows: one thread of BLAS where it is small.
+
+    Threads of BLAS wait for each other in loops: a distance to the posterior, 569 x 31, took three times the processor
+    time with two of them, and a Cholesky factor of 200 rows a hundred times as long on a busy machine.
+    """
+    if dim > _LARGEST_FOR_ONE or dim * terms > _MOST_NUMBERS:
+        return nullcontext()
+    return _blas_switches().limit(limits=1)
+
+
 @functools.cache
 def _blas_switches() -> Any:
-    """Of the BLAS libraries of NumPy and SciPy: threads of theirs cost small matrices more than they bring.
-
-    They wait for each other in loops; 569 x 31 took three times the processor time, and longer.
-    """
+    """Of the BLAS libraries of NumPy and SciPy; looked for once, which takes milliseconds."""
     from threadpoolctl import ThreadpoolController  # what is compiled has no need of it
 
     return ThreadpoolController().select(user_api="blas")

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from provi.algorithms.natural.laplace import value_and_gradient
 from provi.certificates.build import DEFAULT_GRADIENTS, Evidence, Query, build_certificate
 from provi.certificates.certificate import Certificate
 from provi.certificates.distance.bound import Deferred, PosteriorBound
+from provi.core.interpreter import one_blas_thread
 from provi.families.base import AbstractFamily, moment_of
 from provi.result.posterior import Posterior
 from provi.runtime.run import Budget, Run
@@ -123,9 +125,10 @@ class AbstractStructure(abc.ABC):
         - `known`: the deterministic bounds at `point`, if the caller has computed them.
         """
         limit = DEFAULT_GRADIENTS if max_gradients is None else max_gradients
-        # Host numbers that cost a pass over the data: once for all.
-        constants = self.target.constants
-        evidence = self.evidence(point, constants, Query(confidence, seed, wanted, limit, known))
+        with self.threads():
+            # Host numbers that cost a pass over the data: once for all.
+            constants = self.target.constants
+            evidence = self.evidence(point, constants, Query(confidence, seed, wanted, limit, known))
 
         def recompute(other: int) -> Certificate:
             return self.certificate(point, confidence=confidence, seed=other, wanted=wanted, max_gradients=limit)
@@ -134,9 +137,14 @@ class AbstractStructure(abc.ABC):
             evidence = dataclasses.replace(evidence, distance=Deferred(partial(self._distance, point, evidence)))
         return build_certificate(self.target, self.family, constants, evidence, recompute)
 
+    def threads(self) -> AbstractContextManager[Any]:
+        """Around what it does: few threads where it is small."""
+        return one_blas_thread(self.target.dim, getattr(self.target, "num_terms", 1))
+
     def _distance(self, point: Any, evidence: Evidence) -> PosteriorBound | None:
         """The distance to the posterior, with the deviations of q, in whose units its errors can be read."""
-        found = evidence.distance() if isinstance(evidence.distance, Deferred) else evidence.distance
+        with self.threads():
+            found = evidence.distance() if isinstance(evidence.distance, Deferred) else evidence.distance
         if found is None:
             return None
         spread = np.asarray(moment_of(self.family, point, "marginal_standard_deviation"), np.float64)
