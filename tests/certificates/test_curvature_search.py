@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import provi
 from provi.certificates.monte_carlo.convexity import find_negative_curvature
 from provi.families import LocationScale
 from provi.targets import Gaussian, LogDensity, LogisticRegression
@@ -42,6 +43,51 @@ def test_finds_what_is_not_convex(density, scale):
 def test_float32():
     target, family = LogDensity(mixture, 2, dtype=jnp.float32), LocationScale(2)
     check_counterexample(target, find_negative_curvature(target, family, family.point(np.zeros(2), 1.5), seed=1))
+
+
+_RNG = np.random.default_rng(0)
+_X = _RNG.normal(size=(200, 3))
+_Y = _X @ np.ones(3) + 0.5 * _RNG.normal(size=200)
+
+
+def unknown_scale(z):
+    return -0.5 * jnp.sum((_Y - _X @ z[:3]) ** 2) * jnp.exp(-2 * z[3]) - 200 * z[3] - 0.5 * jnp.sum(z**2)
+
+
+def student(z):
+    return -2.5 * jnp.sum(jnp.log1p((_Y - _X @ z) ** 2)) - 0.5 * jnp.sum(z**2)
+
+
+@pytest.mark.parametrize(("density", "dim"), [(unknown_scale, 4), (student, 3)])
+def test_what_is_convex_wherever_q_has_draws_is_refuted_farther_out(density, dim, quick_compilation):
+    """Declared log-concave, both had a certificate: their posteriors are narrow, and convex where they lie."""
+    declared = LogDensity(density, dim, log_concave=True)
+    fit = provi.fit(declared, tol=0.05, progress=False)
+    check_counterexample(declared, fit.certificate.counterexample)
+    assert fit.certificate.status == "none"
+    undeclared = LogDensity(density, dim)
+    assert provi.certify(undeclared, fit.posterior, compare=False).status == "none"
+
+
+@pytest.mark.parametrize(
+    "density",
+    [
+        lambda z: jnp.sum(jnp.log(jnp.where(_Y > 0, *_probabilities(z)))) - 0.5 * jnp.sum(z**2),
+        lambda z: jnp.sum(2 * (_X @ z) - jnp.exp(_X @ z)) - 0.5 * jnp.sum(z**2),
+        lambda z: -jnp.sum(jnp.abs(_Y - _X @ z)) - 0.5 * jnp.sum(z**2),
+        lambda z: jnp.sum(jax.scipy.stats.norm.logcdf(_X @ z)) - 0.5 * jnp.sum(z**2),
+    ],
+    ids=["logistic by probabilities", "Poisson", "Laplace errors", "probit"],
+)
+def test_rounding_far_out_is_no_counterexample(density):
+    target, family = LogDensity(density, 3, log_concave=True), LocationScale(3)
+    for seed in range(3):
+        assert find_negative_curvature(target, family, family.point(np.ones(3), 0.1 * 10**seed), seed=seed) is None
+
+
+def _probabilities(z):
+    ones = jax.nn.sigmoid(_X @ z)
+    return ones, 1 - ones
 
 
 def saddle(curvatures, z):

@@ -1,5 +1,5 @@
-"""A search for directions in which a target is less convex than was claimed, by Lanczos' method at draws of q; and the
-segment between two draws on which a target is less convex than was claimed, once one is known to exist.
+"""A search for directions in which a target is less convex than was claimed, by Lanczos' method at draws of q and beyond
+them; and the segment between two draws on which a target is less convex than was claimed, once one is known to exist.
 """
 
 from typing import Any
@@ -23,6 +23,10 @@ from provi.targets.base import AbstractTarget
 PRODUCTS = 24
 """Hessian-vector products at a point. Negative curvature that matters is not at the 25th digit of a spectrum."""
 
+STRETCHES = (2.0, 4.0, 8.0, 32.0, 128.0)
+"""Draws are also taken so many times as far out: q lies where a potential is convex, whatever it does elsewhere. At
+draws of q alone a regression with an unknown scale, and one with Student's errors, passed for log-concave."""
+
 
 @double_precision
 def find_negative_curvature(
@@ -34,7 +38,7 @@ def find_negative_curvature(
     num_points: int = 16,
     tolerance: float | None = None,
 ) -> Counterexample | None:
-    r"""A direction $x$ at a draw $z$ of q, or at its mean, with $x'\nabla^2\phi(z)x < \mu|x|^2$, or None.
+    r"""A direction $x$ at a draw $z$ of q, at its mean, or farther out, with $x'\nabla^2\phi(z)x < \mu|x|^2$, or None.
 
     $\mu$ is the strong convexity that was claimed and not refuted, else 0. Lanczos' method looks for the smallest
     eigenvalue of $C'(\nabla^2\phi(z) - \mu I)C$, in whose coordinates q is round, with 24 products at each point.
@@ -43,7 +47,7 @@ def find_negative_curvature(
     **Arguments:**
 
     - `point`: the member q of `family` around which to search.
-    - `seed`: of the draws. - `num_points`: points tried, the mean first.
+    - `seed`: of the draws. - `num_points`: points tried, the mean first; about as many again lie beyond (`STRETCHES`).
     - `tolerance`: relative to the largest curvature met at the point, with mu, what is granted to rounding; the square
       root of the machine precision by default.
     """
@@ -85,6 +89,8 @@ def _least_curvatures(
     """For each point: z, C d for the unit Ritz vector d, its excess d'C'(Hessian - mu)Cd, the largest |Ritz value|."""
     draw_key, start_key = jax.random.split(key)
     draws = base.sample(draw_key, num_points, target.dim, loc.dtype).at[0].set(0.0)
+    few = draws[1 : max(2, num_points // len(STRETCHES))]
+    draws = jnp.concatenate([draws, *(stretch * few for stretch in STRETCHES)])
     points = loc[None, :] + times(factor, draws)
     transposed = factor if factor.ndim == 1 else factor.T
     starts = jax.random.normal(start_key, points.shape, loc.dtype)
