@@ -201,7 +201,7 @@ def test_other_files_are_refused_by_name(written, tmp_path, monkeypatch):
         read(written, ("test-1",))
     with pytest.raises(DamagedFileError, match="file is not a test file"):
         read(written, ("other-1",))
-    with pytest.raises(DamagedFileError, match=r"damaged, or not a test file \(KeyError: 'absent'\)"):
+    with pytest.raises(DamagedFileError, match=r"not a test file, or damaged \(KeyError: 'absent'\)"):
         with opened_tensors(written, FORMATS, "a test file") as file:
             file.metadata()["absent"]
     monkeypatch.setattr("provi.core.arguments.host_bytes", lambda: 100)

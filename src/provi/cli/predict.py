@@ -91,10 +91,7 @@ def _predict(fit: Path, table: Path, interval: float, kind: str, decimal_comma: 
     from provi.data.tables import read_table
     from provi.result.storage import load_model
 
-    try:
-        model = load_model(fit)
-    except Exception as error:  # what safetensors raises of a file that is none has no better class
-        raise ValueError(f"{fit} is not a fit saved by ProVI: {error}") from None
+    model = load_model(fit)
     if isinstance(model, dict) and "mixed model" in model:
         return _of_formula(fit, read_table(table, decimal_comma=decimal_comma), interval, kind, seed)
     from provi.result.storage import load

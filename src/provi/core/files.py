@@ -219,7 +219,7 @@ def opened_tensors(path: str | Path, formats: Sequence[str], what: str) -> Itera
         if isinstance(error, ValueError) and str(path) in str(error):
             raise
         words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise DamagedFileError(f"{path} is damaged, or not {what} ({words}).") from None
+        raise DamagedFileError(f"{path} is not {what}, or damaged ({words}).") from None
 
 
 def _check_memory(path: Path) -> None:
