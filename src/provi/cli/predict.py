@@ -12,6 +12,7 @@ import typer
 
 from provi.cli.errors import check_destinations
 from provi.cli.options import Debug, DecimalComma, Json, Quiet, Seed
+from provi.core.files import replacing
 
 _LISTED = 20
 _PARQUET = (".parquet", ".pq")
@@ -189,9 +190,10 @@ def _write(output: Path, columns: dict[str, list[Any]]) -> None:
             from pyarrow import parquet
         except ImportError:
             raise ImportError(f"{output} needs pyarrow to be written: pip install 'provi[streaming]'.") from None
-        parquet.write_table(pyarrow.table(columns), output)
+        with replacing(output) as draft:
+            parquet.write_table(pyarrow.table(columns), draft)
         return
-    with output.open("w", newline="", encoding="utf-8") as stream:
+    with replacing(output) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, delimiter="\t" if output.suffix.lower() == ".tsv" else ",", lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(zip(*columns.values(), strict=True))
