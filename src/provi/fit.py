@@ -1,6 +1,8 @@
 """`provi.fit`: choose, plan, run, report."""
 
+import dataclasses
 import importlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, check_planned
-from provi.certificates.build import with_guarantee
+from provi.certificates.build import with_guarantee, withdrawn
 from provi.certificates.certificate import Certificate
 from provi.core.arguments import check_confidence, check_count, check_positive, double_precision
 from provi.core.randomness import folded, key_of
 from provi.families.base import AbstractFamily
 from provi.result.fit import Estimate, Fit, describe_call
 from provi.runtime.loop import estimate_elbo
+from provi.runtime.record import Outcome
 from provi.runtime.run import Budget, Run, as_budget, run
 from provi.structures.base import AbstractStructure, Request, certificate_seed
 from provi.targets.base import AbstractTarget
@@ -158,13 +161,19 @@ def _as_fit(
     structure: AbstractStructure, result: Run, certificate: Certificate, seed: int, guarantee: Any, call: str
 ) -> Fit:
     target, family, elbo = structure.target, structure.family, result.elbo
+    key = folded(key_of(seed), 2**31 - 1)  # a stream that no step uses
+    draws = int(np.clip(_ELBO_NUMBERS // target.dim, 128, _ELBO_DRAWS))
     if elbo is None:
-        key = folded(key_of(seed), 2**31 - 1)  # a stream that no step uses
-        draws = int(np.clip(_ELBO_NUMBERS // target.dim, 128, _ELBO_DRAWS))
         elbo = estimate_elbo(key, target, family, result.point, draws)
+    estimate, where = Estimate(float(elbo[0]), float(elbo[1])), None
+    if not (math.isfinite(estimate.value) and math.isfinite(estimate.standard_error)):
+        from provi.diagnostics.integrability import describe_nonfinite  # for those who need it
+
+        where = describe_nonfinite(target, family, key, result.point, draws)
+    result, certificate = _examined(structure, result, certificate, estimate, where, seed)
     return Fit(
         posterior=structure.posterior(result.point),
-        elbo=Estimate(float(elbo[0]), float(elbo[1])),
+        elbo=estimate,
         certificate=certificate,
         outcome=result.outcome,
         message=result.message,
@@ -176,3 +185,35 @@ def _as_fit(
         guarantee=guarantee,
         call=call,
     )
+
+
+def _examined(
+    structure: AbstractStructure,
+    result: Run,
+    certificate: Certificate,
+    elbo: Estimate,
+    where: str | None,
+    seed: int,
+) -> tuple[Run, Certificate]:
+    """The run and its certificate as they may be reported: a density that is none has neither.
+
+    A gap that is known to be finite, which takes a log-concave density, says that there is a posterior; only where
+    none is known is it asked. `where`: why the ELBO is not finite; None where it is.
+    """
+    grounded = certificate.gap is not None and certificate.status != "conditional" and result.outcome.ok
+    improper = None if grounded else structure.improper_direction(result.point, seed=seed)
+    if improper is not None:
+        statement, outcome = "the density is integrable", Outcome.IMPROPER
+        reason = f"the density does not seem to be integrable: {improper}"
+        remedy = "Give every parameter a proper prior, or say where it lives with constraints=."
+    elif where is not None:
+        statement, outcome = "the ELBO is finite", Outcome.NONFINITE
+        reason = f"the ELBO of q is {elbo.value} (standard error {elbo.standard_error}): {where}"
+        remedy = "If it is defined on a part of the space only, say so with constraints= (e.g. 'positive')."
+    else:
+        return result, certificate
+    if result.outcome.ok or improper is not None:
+        result = dataclasses.replace(result, outcome=outcome, message=f"{reason}. {remedy}")
+    else:
+        result = dataclasses.replace(result, message=f"{result.message}; {reason}. {remedy}")
+    return result, withdrawn(certificate, statement, f"{reason}. {remedy}".rstrip("."))
