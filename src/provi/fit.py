@@ -71,8 +71,8 @@ def fit(
 
     **Returns:** a `Fit`. Stopping early is no exception: see `fit.outcome` and `fit.message`.
     """
-    _check_arguments(target, family, algorithm, seed)
-    check_positive("tol", tol)
+    _check_arguments(target, family, algorithm)
+    seed, tol = check_count("seed", seed, minimum=0), check_positive("tol", tol)
     check_confidence(confidence)
     limits = as_budget(budget)
     structure = choose(target, family)
@@ -121,7 +121,7 @@ def choose(target: AbstractTarget, family: AbstractFamily | None = None) -> Abst
     raise TypeError(f"family must be e.g. provi.families.Gaussian({target.dim}), not {type(member).__name__}.")
 
 
-def _check_arguments(target: Any, family: Any, algorithm: Any, seed: Any) -> None:
+def _check_arguments(target: Any, family: Any, algorithm: Any) -> None:
     if not isinstance(target, AbstractTarget):
         raise TypeError(
             f"target must be a provi target, not {type(target).__name__}. "
@@ -133,7 +133,6 @@ def _check_arguments(target: Any, family: Any, algorithm: Any, seed: Any) -> Non
         raise ValueError(f"family has dimension {family.dim}, but the target has {target.dim}.")
     if algorithm is not None and not isinstance(algorithm, AbstractAlgorithm):
         raise TypeError(f"algorithm must be an instance such as provi.algorithms.ProxSGD(0.01), not {algorithm!r}.")
-    check_count("seed", seed, minimum=0)
 
 
 def _run_given(structure: AbstractStructure, algorithm: AbstractAlgorithm, start: Any, options: dict[str, Any]) -> Run:
@@ -209,7 +208,10 @@ def _examined(
     elif where is not None:
         statement, outcome = "the ELBO is finite", Outcome.NONFINITE
         reason = f"the ELBO of q is {elbo.value} (standard error {elbo.standard_error}): {where}"
-        remedy = "If it is defined on a part of the space only, say so with constraints= (e.g. 'positive')."
+        remedy = (
+            "If the density is defined on a part of the space only, say so with constraints= (e.g. 'positive'); "
+            "if numbers overflow, rescale the data or the parameters."
+        )
     else:
         return result, certificate
     if result.outcome.ok or improper is not None:
