@@ -9,9 +9,7 @@ What will not fit into memory is refused before it is made.
 """
 
 import functools
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -19,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.core.cache import kept_programs
+from provi.core.frames import check_unmasked
+from provi.core.memory import host_bytes
 
 
 def as_array(name: str, value: Any, ndim: int | None = None) -> np.ndarray:
@@ -48,16 +48,6 @@ def as_array(name: str, value: Any, ndim: int | None = None) -> np.ndarray:
             f"Remove or impute them."
         )
     return array
-
-
-def check_unmasked(name: str, value: Any) -> None:
-    """Refuse a masked array with masked entries: every conversion would use what lies under the mask."""
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        raise ValueError(
-            f"{name} is a masked array with {int(np.ma.getmaskarray(value).sum())} masked entries, which would be used "
-            f"as if they were there. Leave their rows out, impute them, or pass {name}.filled(np.nan) to a model that "
-            f"takes missing entries."
-        )
 
 
 def validate_data(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) -> Any:
@@ -250,13 +240,4 @@ def available_bytes(num_devices: int = 1) -> int:
     stats = [device.memory_stats() or {} for device in devices if device.platform != "cpu"]
     if stats and all("bytes_limit" in found for found in stats):
         return min(int(found["bytes_limit"]) - int(found.get("bytes_in_use", 0)) for found in stats)
-    return _host_bytes() // max(1, len(devices))
-
-
-def _host_bytes() -> int:
-    info = Path("/proc/meminfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return 1024 * int(line.split()[1])
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return host_bytes() // max(1, len(devices))

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.arguments import as_array, check_length, check_unmasked, device_array, floating_dtype
-from provi.core.frames import frame_names, is_frame
+from provi.core.arguments import as_array, check_length, device_array, floating_dtype
+from provi.core.frames import check_unmasked, frame_names, is_frame, repeated_names
 
 
 def read_design(
@@ -40,10 +40,9 @@ def read_names(names: Any, count: int, because: str) -> tuple[str, ...] | None:
     labels = tuple(str(name) for name in names)
     if len(labels) != count:
         raise ValueError(f"names has {len(labels)} entries, but {because}.")
-    if len(set(labels)) < count:
-        seen: set[str] = set()
-        repeated = next(label for label in labels if label in seen or seen.add(label))
-        raise ValueError(f"Two names are {repeated!r}: what is read by name would be one of them. Rename one.")
+    repeated = repeated_names(labels)
+    if repeated:
+        raise ValueError(f"Two names are {repeated[0]!r}: what is read by name would be one of them. Rename one.")
     return labels
 
 
