@@ -58,7 +58,7 @@ def certify(
     if not isinstance(target, AbstractTarget):
         raise TypeError(f"target must be a provi target, not {type(target).__name__}.")
     check_confidence(confidence)
-    check_count("seed", seed, minimum=0)
+    seed = check_count("seed", seed, minimum=0)
     sampler = _not_gaussian(target, q)
     if sampler is not None:
         return _certify_any(target, q, sampler, confidence, seed)

@@ -1,6 +1,8 @@
 """`provi.fit`: choose, plan, run, report."""
 
+import dataclasses
 import importlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, check_planned
-from provi.certificates.build import with_guarantee
+from provi.certificates.build import with_guarantee, withdrawn
 from provi.certificates.certificate import Certificate
 from provi.core.arguments import check_confidence, check_count, check_positive, double_precision
 from provi.core.randomness import folded, key_of
@@ -16,6 +18,7 @@ from provi.families.base import AbstractFamily
 from provi.result.fit import Estimate, Fit, describe_call
 from provi.runtime.checkpoint import check_checkpoint
 from provi.runtime.loop import estimate_elbo
+from provi.runtime.record import Outcome
 from provi.runtime.run import CHECKPOINT_SECONDS, Budget, Run, as_budget, run
 from provi.structures.base import AbstractStructure, Request, certificate_seed
 from provi.targets.base import AbstractTarget
@@ -72,8 +75,8 @@ def fit(
 
     **Returns:** a `Fit`. Stopping early is no exception: see `fit.outcome` and `fit.message`.
     """
-    _check_arguments(target, family, algorithm, seed)
-    check_positive("tol", tol)
+    _check_arguments(target, family, algorithm)
+    seed, tol = check_count("seed", seed, minimum=0), check_positive("tol", tol)
     check_confidence(confidence)
     limits = as_budget(budget)
     structure = choose(target, family)
@@ -125,7 +128,7 @@ def choose(target: AbstractTarget, family: AbstractFamily | None = None) -> Abst
     raise TypeError(f"family must be e.g. provi.families.Gaussian({target.dim}), not {type(member).__name__}.")
 
 
-def _check_arguments(target: Any, family: Any, algorithm: Any, seed: Any) -> None:
+def _check_arguments(target: Any, family: Any, algorithm: Any) -> None:
     if not isinstance(target, AbstractTarget):
         raise TypeError(
             f"target must be a provi target, not {type(target).__name__}. "
@@ -137,7 +140,6 @@ def _check_arguments(target: Any, family: Any, algorithm: Any, seed: Any) -> Non
         raise ValueError(f"family has dimension {family.dim}, but the target has {target.dim}.")
     if algorithm is not None and not isinstance(algorithm, AbstractAlgorithm):
         raise TypeError(f"algorithm must be an instance such as provi.algorithms.ProxSGD(0.01), not {algorithm!r}.")
-    check_count("seed", seed, minimum=0)
 
 
 def _run_given(structure: AbstractStructure, algorithm: AbstractAlgorithm, start: Any, options: dict[str, Any]) -> Run:
@@ -165,13 +167,19 @@ def _as_fit(
     structure: AbstractStructure, result: Run, certificate: Certificate, seed: int, guarantee: Any, call: str
 ) -> Fit:
     target, family, elbo = structure.target, structure.family, result.elbo
+    key = folded(key_of(seed), 2**31 - 1)  # a stream that no step uses
+    draws = int(np.clip(_ELBO_NUMBERS // target.dim, 128, _ELBO_DRAWS))
     if elbo is None:
-        key = folded(key_of(seed), 2**31 - 1)  # a stream that no step uses
-        draws = int(np.clip(_ELBO_NUMBERS // target.dim, 128, _ELBO_DRAWS))
         elbo = estimate_elbo(key, target, family, result.point, draws)
+    estimate, where = Estimate(float(elbo[0]), float(elbo[1])), None
+    if not (math.isfinite(estimate.value) and math.isfinite(estimate.standard_error)):
+        from provi.diagnostics.integrability import describe_nonfinite  # for those who need it
+
+        where = describe_nonfinite(target, family, key, result.point, draws)
+    result, certificate = _examined(structure, result, certificate, estimate, where, seed)
     return Fit(
         posterior=structure.posterior(result.point),
-        elbo=Estimate(float(elbo[0]), float(elbo[1])),
+        elbo=estimate,
         certificate=certificate,
         outcome=result.outcome,
         message=result.message,
@@ -183,3 +191,38 @@ def _as_fit(
         guarantee=guarantee,
         call=call,
     )
+
+
+def _examined(
+    structure: AbstractStructure,
+    result: Run,
+    certificate: Certificate,
+    elbo: Estimate,
+    where: str | None,
+    seed: int,
+) -> tuple[Run, Certificate]:
+    """The run and its certificate as they may be reported: a density that is none has neither.
+
+    A gap that is known to be finite, which takes a log-concave density, says that there is a posterior; only where
+    none is known is it asked. `where`: why the ELBO is not finite; None where it is.
+    """
+    grounded = certificate.gap is not None and certificate.status != "conditional" and result.outcome.ok
+    improper = None if grounded else structure.improper_direction(result.point, seed=seed)
+    if improper is not None:
+        statement, outcome = "the density is integrable", Outcome.IMPROPER
+        reason = f"the density does not seem to be integrable: {improper}"
+        remedy = "Give every parameter a proper prior, or say where it lives with constraints=."
+    elif where is not None:
+        statement, outcome = "the ELBO is finite", Outcome.NONFINITE
+        reason = f"the ELBO of q is {elbo.value} (standard error {elbo.standard_error}): {where}"
+        remedy = (
+            "If the density is defined on a part of the space only, say so with constraints= (e.g. 'positive'); "
+            "if numbers overflow, rescale the data or the parameters."
+        )
+    else:
+        return result, certificate
+    if result.outcome.ok or improper is not None:
+        result = dataclasses.replace(result, outcome=outcome, message=f"{reason}. {remedy}")
+    else:
+        result = dataclasses.replace(result, message=f"{result.message}; {reason}. {remedy}")
+    return result, withdrawn(certificate, statement, f"{reason}. {remedy}".rstrip("."))

@@ -93,6 +93,31 @@ def with_guarantee(
     )
 
 
+def withdrawn(certificate: Certificate, statement: str, reason: str) -> Certificate:
+    """No certificate, because `statement`, without which no bound means anything, does not hold; the facts stay."""
+
+    def recompute(seed: int) -> Certificate:
+        return withdrawn(certificate.verify(seed), statement, reason)
+
+    return dataclasses.replace(
+        certificate,
+        status="none",
+        gap=None,
+        confidence=None,
+        bounds=(),
+        distance=None,
+        theorem=None,
+        a_priori_bound=None,
+        a_priori_metric=None,
+        assumptions=(Assumption(statement, False, "violated", reason), *certificate.assumptions),
+        notes=(f"No certificate: {reason}.",),
+        obstacle=reason,
+        opening="",
+        proviso="",
+        recompute=recompute,
+    )
+
+
 def _verdict(bounds: tuple[GapBound, ...], found: Counterexample | None) -> tuple[str, float | None, float | None]:
     """Status, gap and confidence: the smallest proven bound, else the smallest statistical, else conditional one."""
     if found is None:

@@ -223,7 +223,7 @@ def opened_tensors(path: str | Path, formats: Sequence[str], what: str) -> Itera
 
 
 def _check_memory(path: Path) -> None:
-    from provi.core.arguments import host_bytes  # with JAX, for which the command line's help need not wait
+    from provi.core.memory import host_bytes
 
     size, free = path.stat().st_size, host_bytes()
     if size > free:

@@ -58,12 +58,10 @@ class Budget:
     seconds: float | int | None = None
 
     def __post_init__(self) -> None:
-        if self.gradients is not None:
-            check_count("budget.gradients", self.gradients)
-        if self.steps is not None:
-            check_count("budget.steps", self.steps)
-        if self.seconds is not None:
-            check_positive("budget.seconds", self.seconds)
+        for name, check in (("gradients", check_count), ("steps", check_count), ("seconds", check_positive)):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, check(f"budget.{name}", value))
 
 
 def as_budget(value: Any) -> Budget:

@@ -105,6 +105,11 @@ class AbstractStructure(abc.ABC):
         """The first evaluation, before any long work: `ValueError` where the log density is not finite."""
         check_finite(self.target, np.asarray(point.loc))
 
+    def improper_direction(self, point: Any, *, seed: int) -> str | None:
+        """Where the density does not seem to be integrable, in words; None where the model has a proper prior."""
+        del point, seed
+        return None
+
     def check_member(self, point: Any) -> None:
         """`ValueError` unless `point` means the same distribution for this target as where it comes from."""
         del point

@@ -11,6 +11,7 @@ from provi.certificates.distance.posterior import posterior_bound
 from provi.certificates.monte_carlo.bounds import FEWEST_DRAWS, fewest_gradients, monte_carlo_bounds
 from provi.certificates.monte_carlo.convexity import find_negative_curvature
 from provi.certificates.monte_carlo.tail_audit import audit_lines, audit_tails
+from provi.diagnostics.integrability import refute_integrability
 from provi.families.location_scale import LocationScale, Point
 from provi.structures.base import AbstractStructure, Difference
 from provi.targets.base import AbstractTarget, Constants
@@ -24,6 +25,13 @@ class AbstractSampled(AbstractStructure):
     def evidence(self, point: Point, constants: Constants, query: Query) -> Evidence:
         """By Monte Carlo; refused where convexity fails or draws do not see what matters."""
         return sampled_evidence(self.target, self.family, point, constants, query)
+
+    def improper_direction(self, point: Point, *, seed: int) -> str | None:
+        """A ray on which the density does not fall, far beyond q: a log density may be that of nothing."""
+        convexity = self.target.constants.strong_convexity
+        if convexity.status in ("proven", "declared") and convexity.value and convexity.value > 0:
+            return None
+        return refute_integrability(self.target, self.family, point, seed=seed)
 
     def difference(self, point: Point, other: Point, *, delta: float, seed: int) -> Difference:
         """With common draws, and what they may miss of `point`; what they miss of `other` is on the safe side."""

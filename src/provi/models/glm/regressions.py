@@ -8,9 +8,8 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import d2_tweedie_score
-from sklearn.utils.validation import validate_data
 
-from provi.core.arguments import check_positive, double_precision
+from provi.core.arguments import check_positive, double_precision, validate_data
 from provi.core.frames import check_frame
 from provi.models.certified_estimator import AbstractBinaryClassifier, read_two_classes
 from provi.models.glm.coefficients import default_numbers

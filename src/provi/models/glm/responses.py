@@ -9,9 +9,9 @@ from sklearn.base import ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from provi.core.arguments import as_array, check_length, double_precision
+from provi.core.arguments import as_array, check_length, double_precision, validate_data
 from provi.fit import fit
 from provi.models.glm.coefficients import RegressionSummary, default_numbers, gaussian_summary, prior_notes
 from provi.models.glm.estimator import AbstractGLM, read_sample_weight

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from provi.algorithms.natural.sparse_learning import learn_sparse_hyperparameters
-from provi.core.arguments import available_bytes, check_count, double_precision
+from provi.core.arguments import available_bytes, check_count, double_precision, validate_data
 from provi.core.frames import check_frame
 from provi.families.location_scale import Gaussian
 from provi.fit import fit
