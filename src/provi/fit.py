@@ -16,10 +16,9 @@ from provi.core.arguments import check_confidence, check_count, check_positive, 
 from provi.core.randomness import folded, key_of
 from provi.families.base import AbstractFamily
 from provi.result.fit import Estimate, Fit, describe_call
-from provi.runtime.checkpoint import check_checkpoint
 from provi.runtime.loop import estimate_elbo
 from provi.runtime.record import Outcome
-from provi.runtime.run import CHECKPOINT_SECONDS, Budget, Run, as_budget, run
+from provi.runtime.run import CHECKPOINT_SECONDS, Budget, Run, as_budget, check_checkpoint, run
 from provi.structures.base import AbstractStructure, Request, certificate_seed
 from provi.targets.base import AbstractTarget
 

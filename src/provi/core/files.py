@@ -41,8 +41,8 @@ def replacing(path: str | Path, keep: Path | None = None) -> Iterator[Path]:
     try:
         draft, mode = _new_draft(final)
         yield draft
-        os.chmod(draft, mode)  # libraries that write by renaming leave another
         _bring_to_disk(draft)
+        os.chmod(draft, mode)  # libraries that write by renaming leave another
         if keep is not None and final.exists():
             _keep_old(final, keep)
         os.replace(draft, final)
@@ -111,7 +111,7 @@ def _new_draft(final: Path) -> tuple[Path, int]:
 
 
 def _bring_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)  # Windows needs the right to write
     try:
         os.fsync(descriptor)
     finally:
@@ -213,7 +213,7 @@ def opened_tensors(path: str | Path, formats: Sequence[str], what: str) -> Itera
         with safe_open(path, framework="numpy") as file:
             _check(file, path, formats, what)
             yield file
-    except (OSError, DamagedFileError):
+    except (OSError, DamagedFileError, Warning):  # the last where the user has made errors of warnings
         raise
     except Exception as error:
         if isinstance(error, ValueError) and str(path) in str(error):

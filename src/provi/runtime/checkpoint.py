@@ -7,7 +7,6 @@ before it, and says so.
 import dataclasses
 import hashlib
 import json
-import math
 import re
 import warnings
 from pathlib import Path
@@ -18,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.files import DamagedFileError, opened_tensors, try_writing, write_tensors
+from provi.core.files import DamagedFileError, opened_tensors, write_tensors
 from provi.runtime.record import History
 
 _FORMATS = ("provi-checkpoint-1", "provi-checkpoint-2")
@@ -62,21 +61,6 @@ def fingerprint(*parts: Any) -> str:
 def previous_of(path: Path) -> Path:
     """Where the checkpoint before the one at `path` is."""
     return path.with_name(path.name + ".previous")
-
-
-def check_checkpoint(path: str | Path | None, seconds: float | int, resume: bool) -> None:
-    """`ValueError` before any long work: the path can be written now, and the other two arguments go with it."""
-    if not 0 <= seconds < math.inf:
-        raise ValueError(f"checkpoint_seconds must be a number of seconds, 0 or more, not {seconds}.")
-    if path is None:
-        if resume:
-            raise ValueError("resume=True needs checkpoint=, the path of the file to resume from.")
-        return
-    try:
-        try_writing(path)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ValueError(f"checkpoint={path} cannot be written ({reason}): give a path that can.") from None
 
 
 def save_checkpoint(path: Path, saved: Saved, identity: str) -> None:

@@ -15,11 +15,10 @@ import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, without_guarantee
 from provi.core.arguments import check_count, check_positive, device_array, double_precision
-from provi.core.files import remove_drafts, sole_use
+from provi.core.files import remove_drafts, sole_use, try_writing
 from provi.core.randomness import folded, key_of, split_key
 from provi.runtime.checkpoint import (
     Saved,
-    check_checkpoint,
     fingerprint,
     load_checkpoint,
     save_checkpoint,
@@ -167,6 +166,21 @@ def run(
         bar = stack.enter_context(ProgressBar(num_steps, progress))
         outcome = driver.drive(recorded_steps(num_steps, num_records), bar)
     return driver.result(outcome)
+
+
+def check_checkpoint(path: str | Path | None, seconds: float | int, resume: bool) -> None:
+    """`ValueError` before any long work: the path can be written now, and the other two arguments go with it."""
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"checkpoint_seconds must be a number of seconds, 0 or more, not {seconds}.")
+    if path is None:
+        if resume:
+            raise ValueError("resume=True needs checkpoint=, the path of the file to resume from.")
+        return
+    try:
+        try_writing(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ValueError(f"checkpoint={path} cannot be written ({reason}): give a path that can.") from None
 
 
 class _Driver:
