@@ -1,0 +1,98 @@
+"""Small problems, one of each structure, and what a fit of one is made of: to compare two bit for bit."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import provi
+from provi import kernels, targets
+
+
+class Quartic(eqx.Module):
+    """A log-concave density whose numbers are leaves: one program for all of them."""
+
+    scale: jax.Array
+
+    def __call__(self, z: Any) -> Any:
+        return -0.5 * jnp.sum(z**2) - 0.1 * jnp.sum((z / self.scale) ** 4) - jnp.logaddexp(0.0, z[0])
+
+
+def _data(number: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng([71, number])
+    return rng.normal(size=(20, 2)), (rng.random(20) < 0.5).astype(float)
+
+
+def _linear(number: int, **options: Any) -> provi.Fit:
+    design, labels = _data(number)
+    # The tolerance asks for more steps than the default would: more moments at which a run can be killed.
+    return provi.fit(targets.LogisticRegression(design, labels, 3.0), tol=1e-9, seed=number, **options)
+
+
+def _dual(number: int, **options: Any) -> provi.Fit:
+    design, labels = _data(number)
+    target = targets.GaussianProcess(design, labels, kernel=kernels.SquaredExponential(0.7, 2.0))
+    return provi.fit(target, tol=1e-9, seed=number, **options)
+
+
+def _black_box(number: int, **options: Any) -> provi.Fit:
+    target = targets.LogDensity(Quartic(np.asarray(1.0 + 0.1 * number)), 2, log_concave=True)
+    return provi.fit(target, tol=0.02, seed=number, **options)
+
+
+def _planned(number: int, **options: Any) -> provi.Fit:
+    design, labels = _data(number)
+    algorithm = provi.algorithms.ProxSGD(0.02, 2)
+    steps = provi.Budget(steps=400)
+    target, family = targets.LogisticRegression(design, labels), provi.families.Gaussian(2)
+    return provi.fit(target, family, algorithm, budget=steps, seed=number, **options)
+
+
+def _nested(number: int, **options: Any) -> provi.Fit:
+    design, _ = _data(number)
+    options = {name: value for name, value in options.items() if name == "progress"}  # it has no checkpoints
+    block = targets.latent.Independent(np.arange(20) % 4)
+    return provi.fit(targets.LatentGaussian(design[:, 0], "gaussian", fixed=np.ones((20, 1)), blocks=block), **options)
+
+
+FITS: dict[str, Callable[..., provi.Fit]] = {
+    "linear": _linear,
+    "dual": _dual,
+    "planned": _planned,
+    "black_box": _black_box,
+    "nested": _nested,
+}
+"""By structure: a function of a number, which makes another problem of the same shapes, and of `provi.fit`'s options."""
+
+RESUMABLE = tuple(name for name in FITS if name != "nested")
+
+
+def fitted(structure: str, number: int, **options: Any) -> provi.Fit:
+    """The fit of a problem."""
+    return FITS[structure](number, progress=False, **options)
+
+
+def answer(fit: provi.Fit) -> str:
+    """A digest of what a resumed run promises to have in common with an uninterrupted one: its answer."""
+    certificate = fit.certificate
+    plain = (float(fit.elbo), fit.elbo.standard_error, certificate.gap, certificate.status, certificate.bounds)
+    return _digest(fit.posterior.point, (*plain, fit.outcome.name, fit.num_steps, fit.gradient_evaluations))
+
+
+def content(fit: provi.Fit) -> str:
+    """A digest of all that a saved fit says, its target and its clock included."""
+    plain = (float(fit.elbo), fit.elbo.standard_error, fit.certificate.to_dict(), fit.outcome.name, fit.message)
+    rest = (fit.num_steps, fit.gradient_evaluations, fit.posterior.names, fit.seconds, fit.call)
+    return _digest((fit.posterior.point, fit.history.as_array(), fit.target), (*plain, *rest))
+
+
+def _digest(arrays: Any, plain: tuple[Any, ...]) -> str:
+    digest = hashlib.sha256(repr(plain).encode())
+    for leaf in jax.tree.leaves(arrays):
+        array = np.asarray(leaf) if eqx.is_array_like(leaf) else np.frombuffer(repr(leaf).encode(), np.uint8)
+        digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
