@@ -149,7 +149,10 @@ def sole_use(path: str | Path, argument: str) -> Iterator[None]:
     descriptor = -1
     try:
         while True:
-            descriptor = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
+            try:
+                descriptor = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
+            except OSError:  # a disk that is full or gone since the path was tried: the run says so when it saves
+                break
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -3,8 +3,8 @@
     python -m provi_lab.soak [--seconds 600] [--seed 0] [--jobs 2]
     python -m provi_lab.soak --only inputs --seed 0 --case 1234     # one case again
 
-How many cases there are is a function of `--seconds` alone, about what two idle cores do in that time; where the machine
-is slower it takes longer, up to three times that. Exit code 1: a violation, or fewer cases than planned.
+How many cases there are is a function of `--seconds` alone, about what two idle cores do in that time; a slower machine
+takes longer, up to three times that. Exit code 1: a violation, or fewer cases than planned.
 """
 
 import argparse
@@ -96,7 +96,9 @@ def table(tallies: list[Tally], seconds: float) -> str:
             again = f"python -m provi_lab.soak --only {tally.kind} --seed {tally.seed} --case {number}"
             lines.append(f"\nVIOLATION {tally.kind} {number}: {text}\n    {again}")
         if tally.done < tally.planned:
-            lines.append(f"\nCUT SHORT {tally.kind}: {tally.done} of {tally.planned} cases in {_PATIENCE * seconds:.0f} s")
+            lines.append(
+                f"\nCUT SHORT {tally.kind}: {tally.done} of {tally.planned} cases in {_PATIENCE * seconds:.0f} s"
+            )
     found = sum(len(tally.violations) for tally in tallies)
     lines.append(f"\n{sum(tally.done for tally in tallies)} cases, {found} violations")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Damaged files are refused, or the run falls back and says so; a disk that is full costs neither result nor old file."""
+"""Damaged files are refused, or the run falls back and says so; a full disk costs neither result nor old file."""
 
 import contextlib
 import errno
@@ -69,7 +69,7 @@ class _Files:
             return f"fit: {clear(error, str(path))}"
         if found != wanted:
             raise ViolationError(f"a fit with damage ({how}) was loaded with other content than was saved")
-        return f"fit: harmless"
+        return "fit: harmless"
 
     def damaged_run(self, rng: np.random.Generator, place: Path) -> str:
         """A run is refused or, where the checkpoint before is there, goes on from it with a warning: same answer."""
@@ -93,8 +93,8 @@ class _Files:
         if found != wanted:
             raise ViolationError(f"a run went on from a checkpoint with damage ({how}) to another answer")
         if any("goes on from the checkpoint before" in str(warning.message) for warning in said):
-            return f"checkpoint: fell back"
-        return f"checkpoint: harmless"
+            return "checkpoint: fell back"
+        return "checkpoint: harmless"
 
     def failing_disk(self, rng: np.random.Generator, tally: Tally, place: Path) -> str:
         """A write that fails: the old file stays as it was, the run keeps its answer, and the error names the file."""
@@ -133,7 +133,7 @@ class _Files:
         return "written"
 
     def run_after(self, end: str, path: Path, said: list[Any]) -> str:
-        """Whether the run was refused before it began, or kept its answer; and whether its checkpoint still leads there."""
+        """The run was refused before it began, or kept its answer; and its checkpoint still leads there."""
         wanted = self.runs["linear", 0][2]
         if end not in ("refused", wanted):
             raise ViolationError("a run whose checkpoint could not be written came to another answer")

@@ -54,12 +54,14 @@ class _Kills:
         wanted = self.reference(structure, number)
         ends = set()
         for count in range(int(rng.integers(1, _MOST_KILLS + 1)) if structure in RESUMABLE else 1):
-            said = self.killed({"what": "fit", "structure": structure, "number": number, "resume": count > 0}, path, rng, tally)
+            said = self.killed(
+                {"what": "fit", "structure": structure, "number": number, "resume": count > 0}, path, rng, tally
+            )
             ends.add(said.split()[0])
             if said.startswith("error"):
                 raise ViolationError(f"{structure} {number}: a fit that was to be interrupted failed: {said}")
             if said.split()[0] not in ("killed", "interrupted", "INTERRUPTED") and said.split()[1] != wanted:
-                raise ViolationError(f"{structure} {number}: ended as {said.split()[0]}, not as the uninterrupted fit")
+                raise ViolationError(f"{structure} {number}: ended as {said}, uninterrupted as {wanted}")
             if said.startswith("INTERRUPTED") and structure in RESUMABLE and not path.exists():
                 raise ViolationError(f"{structure} {number}: interrupted, and no checkpoint was left")
         saving = {"checkpoint": path, "checkpoint_seconds": 0.0, "resume": True} if structure in RESUMABLE else {}
@@ -67,7 +69,7 @@ class _Kills:
             warnings.simplefilter("error")  # a fallback to the previous checkpoint: kills must not lead to one
             resumed = fitted(structure, number, **saving)
         if answer(resumed) != wanted:
-            raise ViolationError(f"{structure} {number}: the resumed fit is not the uninterrupted one ({resumed.outcome})")
+            raise ViolationError(f"{structure} {number}: resumed {answer(resumed)}, uninterrupted {wanted}")
         left = {file.name for file in place.iterdir()} - {path.name, previous_of(path).name}
         # A run that resumes removes what killed ones left, but only of this path.
         if any(not name.endswith(".lock") for name in left):
@@ -89,7 +91,8 @@ class _Kills:
         else:
             found, wanted = path.read_text(), self.pages()
         if found not in wanted:
-            raise ViolationError(f"{what}: what is there after {said} is neither the old version nor the new one")
+            broken = "a broken file" if what == "report" and not found.rstrip().endswith("</html>") else "another one"
+            raise ViolationError(f"{what}: what is there after {said} is not the old version or the new one: {broken}")
         drafts = [file.name for file in place.iterdir() if file != path]
         if drafts and not said.startswith("killed"):  # a killed process cannot clean up
             raise ViolationError(f"{what}: drafts were left after {said}: {drafts}")

@@ -66,7 +66,7 @@ FITS: dict[str, Callable[..., provi.Fit]] = {
     "black_box": _black_box,
     "nested": _nested,
 }
-"""By structure: a function of a number, which makes another problem of the same shapes, and of `provi.fit`'s options."""
+"""By structure: functions of a number, which makes another problem of the same shapes, and of `provi.fit`'s options."""
 
 RESUMABLE = tuple(name for name in FITS if name != "nested")
 
@@ -77,10 +77,11 @@ def fitted(structure: str, number: int, **options: Any) -> provi.Fit:
 
 
 def answer(fit: provi.Fit) -> str:
-    """A digest of what a resumed run promises to have in common with an uninterrupted one: its answer."""
-    certificate = fit.certificate
+    """What a resumed run promises to have in common with an uninterrupted one, in one word with a digest in it."""
+    certificate, counts = fit.certificate, (fit.num_steps, fit.gradient_evaluations)
     plain = (float(fit.elbo), fit.elbo.standard_error, certificate.gap, certificate.status, certificate.bounds)
-    return _digest(fit.posterior.point, (*plain, fit.outcome.name, fit.num_steps, fit.gradient_evaluations))
+    digest = _digest(fit.posterior.point, (*plain, fit.outcome.name, *counts))
+    return f"{counts[0]}steps,{counts[1]}gradients,elbo={float(fit.elbo)!r},gap={certificate.gap!r},{digest[:16]}"
 
 
 def content(fit: provi.Fit) -> str:

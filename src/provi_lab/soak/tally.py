@@ -44,7 +44,9 @@ class Tally:
     def from_dict(held: dict[str, Any]) -> "Tally":
         """The inverse of `as_dict`."""
         violations = [(int(number), str(text)) for number, text in held["violations"]]
-        return Tally(**{**held, "ends": Counter(held["ends"]), "counts": Counter(held["counts"]), "violations": violations})
+        return Tally(
+            **{**held, "ends": Counter(held["ends"]), "counts": Counter(held["counts"]), "violations": violations}
+        )
 
 
 def generator(seed: int, kind: str, number: int) -> np.random.Generator:

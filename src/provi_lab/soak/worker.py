@@ -1,4 +1,4 @@
-"""A process that is killed: `python -m provi_lab.soak.worker` imports ProVI once and forks a victim for each fresh start.
+"""A process that is killed: `python -m provi_lab.soak.worker` imports ProVI once and forks a victim for each start.
 
 The parent (`Victims`) writes one job a line, and reads "begun", then "done" with a text. The process that is forked
 has no JAX backend yet, whose threads would not survive a fork: each victim starts its own. A victim goes on to its next
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 
 class Victims:
@@ -59,30 +59,51 @@ class Victims:
         return rest
 
 
+class _Victim(NamedTuple):
+    """Process id, where its jobs are written, where its words are read."""
+
+    pid: int
+    jobs: BinaryIO
+    words: BinaryIO
+
+    def reap(self) -> str:
+        """How it died, once it has."""
+        with contextlib.suppress(BrokenPipeError):
+            self.jobs.close()
+        self.words.close()
+        status = os.waitpid(self.pid, 0)[1]
+        return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
+
+
 def serve() -> None:
-    """The forking side. The pipe to a victim is its own; the parent's answers go through here, in order."""
+    """The forking side: hands jobs to the victim, and its words, or its death, to the parent."""
     _import_everything()
-    victim: tuple[int, int, int] | None = None
+    victim: _Victim | None = None
     for line in sys.stdin:
-        if victim is None:
+        victim = victim or _forked()
+        if not _began(victim, line):  # killed between two jobs
+            victim.reap()
             victim = _forked()
-        pid, jobs, words = victim
-        try:
-            os.write(jobs, line.encode())
-        except BrokenPipeError:  # killed between two jobs
-            _reap(victim)
-            victim = pid, jobs, words = _forked()
-            os.write(jobs, line.encode())
-        _say(f"begun {pid}")
-        said = _read_line(words)
-        if said is None:
-            _say(f"done killed by {_reap(victim)}")
-            victim = None
-        else:
-            _say(f"done {said}")
+            _began(victim, line)
+        _say(f"begun {victim.pid}")
+        said = victim.words.readline().decode().strip()
+        if not said or said.startswith("interrupted"):
+            died = victim.reap()
+            said, victim = said or f"killed by {died}", None
+        _say(f"done {said}")
     if victim is not None:
-        os.kill(victim[0], signal.SIGKILL)
-        _reap(victim)
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.reap()
+
+
+def _began(victim: _Victim, job: str) -> bool:
+    """Hand over a job, and wait until it is begun: before, a signal would only hit what Python does after a fork."""
+    try:
+        victim.jobs.write(job.encode())
+        victim.jobs.flush()
+    except BrokenPipeError:
+        return False
+    return bool(victim.words.readline())
 
 
 def _import_everything() -> None:
@@ -95,38 +116,22 @@ def _import_everything() -> None:
     list(structures())
 
 
-def _forked() -> tuple[int, int, int]:
-    """Process id, and the descriptors to write jobs to and to read words from."""
+def _forked() -> _Victim:
     job_out, job_in = os.pipe()
     word_out, word_in = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(job_in), os.close(word_out)
         code = 1
         try:
-            _victim(job_out, word_in)
+            os.close(job_in)
+            os.close(word_out)
+            _victim(os.fdopen(job_out, "rb"), word_in)
             code = 0
         finally:
             os._exit(code)
-    os.close(job_out), os.close(word_in)
-    return pid, job_in, word_out
-
-
-def _reap(victim: tuple[int, int, int]) -> str:
-    pid, jobs, words = victim
-    os.close(jobs), os.close(words)
-    status = os.waitpid(pid, 0)[1]
-    return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
-
-
-def _read_line(descriptor: int) -> str | None:
-    found = b""
-    while not found.endswith(b"\n"):
-        part = os.read(descriptor, 4096)
-        if not part:
-            return None
-        found += part
-    return found.decode().strip()
+    os.close(job_out)
+    os.close(word_in)
+    return _Victim(pid, os.fdopen(job_in, "wb"), os.fdopen(word_out, "rb"))
 
 
 def _say(text: str) -> None:
@@ -134,21 +139,20 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _victim(jobs: int, words: int) -> None:
+def _victim(jobs: BinaryIO, words: int) -> None:
     import warnings
 
     warnings.simplefilter("ignore")
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # the pipes of the parent are not the victim's
         os.dup2(nowhere, descriptor)
-    while True:
+    for line in jobs:
         try:
-            line = _read_line(jobs)
-            if line is None:
-                return
+            os.write(words, b"begun\n")
             said = _work(json.loads(line))
-        except KeyboardInterrupt:  # outside of a fit it is the caller's, and this is the caller
-            said = "interrupted outside"
+        except KeyboardInterrupt:  # not turned into a result: it ends a program, and may have halved what JAX was at
+            os.write(words, b"interrupted outside\n")
+            return
         except Exception as error:
             said = " ".join(f"error {type(error).__name__}: {error}".split())[:400]
         os.write(words, (said + "\n").encode())

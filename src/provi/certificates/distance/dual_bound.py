@@ -99,14 +99,23 @@ def dual_bound(
 ) -> DualBound | None:
     """The bounds at q, in whose coordinates `problem` is given; wrong with probability `delta` at most.
 
-    None where the potential has no curvature bound, or is not finite at most draws.
+    None where the potential has no curvature bound, or is not finite at most draws, or beyond linear algebra.
 
     **Arguments:**
 
     - `most_evaluations`: of the gradient of the potential, for the final draws; the pilot takes a few thousand more.
     """
-    if isinstance(problem, RowProblem) and problem.quadratic:
-        return _quadratic_bound(problem, energy)
+    try:
+        if isinstance(problem, RowProblem) and problem.quadratic:
+            return _quadratic_bound(problem, energy)
+        return _sampled_bound(problem, energy, delta, seed, most_evaluations)
+    except np.linalg.LinAlgError:  # numbers too far apart for LAPACK: no bound, which is no error of the user's
+        return None
+
+
+def _sampled_bound(
+    problem: AbstractProblem, energy: Energy, delta: float, seed: int, most_evaluations: int
+) -> DualBound | None:
     rng, dim = np.random.default_rng(seed), problem.dim
     offset = None if energy.value is None else energy.value - 0.5 * dim
     found = _pilot(_Frame(problem), rng, offset)
@@ -313,6 +322,8 @@ def _pilot(frame: _Frame, rng: np.random.Generator, offset: float | None) -> tup
             step, failures = _half_step(step), failures + 1
             if failures > _MOST_FAILURES:
                 break
+        if not np.isfinite(step).all():  # numbers too far apart for a better frame: any frame is a bound
+            break
         frame = _Frame(frame.base, best[1].factor @ step)
     return None if best is None else (best[1], best[2], best[3], used)
 
