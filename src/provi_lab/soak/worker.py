@@ -13,7 +13,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -33,16 +32,14 @@ class Victims:
         self.process.stdin.flush()
         return int(self._line("begun"))
 
-    def end(self, pid: int, number: signal.Signals | None, after: float) -> str:
-        """Send a signal after some seconds, unless the job is done before; what the victim, or its death, says."""
-        deadline = time.monotonic() + after
+    def end(self, pid: int, number: signal.Signals, after: float) -> str:
+        """Send a signal after some seconds; what the victim, or its death, says, "in time" where it was done before."""
         assert self.process.stdout is not None
-        if number is not None:
-            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-        return self._line("done")
+        if not select.select([self.process.stdout], [], [], after)[0]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            return self._line("done")
+        return f"in time {self._line('done')}"
 
     def close(self) -> None:
         """End the process."""

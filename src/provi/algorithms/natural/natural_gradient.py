@@ -190,7 +190,10 @@ def first_location(target: AbstractLinearModel) -> np.ndarray:
     design, response, weight = (np.asarray(x, np.float64) for x in (target.design, *working))
     weighted = design * weight[:, None]
     curvature = target.prior.precision_matrix() + weighted.T @ design
-    found = mean + np.linalg.solve(curvature, weighted.T @ (response - design @ mean))
+    try:
+        found = mean + np.linalg.solve(curvature, weighted.T @ (response - design @ mean))
+    except np.linalg.LinAlgError:  # singular to rounding, of columns whose scales are far apart
+        return mean
     return found if np.isfinite(found).all() else mean
 
 
