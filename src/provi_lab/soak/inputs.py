@@ -25,11 +25,11 @@ LINKS: dict[str, Callable[[float], Any]] = {
 _SHAPES = ((1, 1), (10, 1), (10, 1), (10, 1), (10, 2), (4, 3))
 """Few: a program is traced for each, which takes ten times as long as a fit."""
 
-_PASSES = 60  # over the data: some of these problems take thousands
+_PASSES = 25  # over the data: some of these problems take thousands
 _DTYPES = "?bhilqBHILQefdgFDGOSUMm"
-_ARGUMENTS = ("X", "y", "prior_scale", "prior_covariance", "prior_mean", "offset", "weights", "names", "tol", "seed")
-_ARGUMENTS += ("confidence", "budget", "start", "family", "algorithm", "checkpoint", "kernel", "likelihood", "jitter")
-_ARGUMENTS += ("target", "scale", "prior", "mean", "dispersion", "noise", "exposure")
+ARGUMENTS = ("X", "y", "prior_scale", "prior_covariance", "prior_mean", "offset", "weights", "names", "tol", "seed")
+ARGUMENTS += ("confidence", "budget", "start", "family", "algorithm", "checkpoint", "kernel", "likelihood", "jitter")
+ARGUMENTS += ("target", "scale", "prior", "mean", "dispersion", "noise", "exposure")
 
 
 @contextlib.contextmanager
@@ -54,7 +54,7 @@ def numbers(rng: np.random.Generator) -> str:
             target, progress=False, tol=float(10 ** rng.uniform(-6, 0)), confidence=CONFIDENCE, budget=_PASSES
         )
     except Exception as error:
-        return f"numbers: {clear(error, *_ARGUMENTS)}"
+        return f"numbers: {clear(error, *ARGUMENTS)}"
     check_sane(fit)
     dim = design.shape[1]
     posterior = LinearPosterior(design, response, link, np.zeros(dim), sd**2 * np.eye(dim), parameter)
@@ -135,7 +135,7 @@ def types(rng: np.random.Generator) -> str:
             target = regression(design, labels, **options)
         fit = provi.fit(target, progress=False)
     except Exception as error:
-        return f"types: {clear(error, *_ARGUMENTS)}"
+        return f"types: {clear(error, *ARGUMENTS)}"
     check_sane(fit)
     return "types: fitted"
 
@@ -211,7 +211,7 @@ def arguments(rng: np.random.Generator) -> str:
     names = ("prior_scale", "prior_mean", "prior_covariance", "names", "offset", "weights")
     others = ("tol", "confidence", "budget", "seed", "start", "family", "algorithm", "checkpoint", "target")
     name = str(rng.choice([*names, *others]))
-    value = _ODD[int(rng.integers(len(_ODD)))]
+    value: Any = _ODD[int(rng.integers(len(_ODD)))]
     of_target = name in names
     if name == "checkpoint" and isinstance(value, str):
         value = "/proc/no/such/place"
@@ -223,6 +223,6 @@ def arguments(rng: np.random.Generator) -> str:
             **({} if of_target or name == "target" else {name: value}),
         )
     except Exception as error:
-        return f"arguments: {clear(error, *_ARGUMENTS)}"
+        return f"arguments: {clear(error, *ARGUMENTS)}"
     check_sane(fit)
     return "arguments: fitted"

@@ -16,15 +16,22 @@ CONFIDENCE = 1 - 1e-6
 _ROUNDING, _PANELS = 1e-12, (10, 13)
 
 
-def check_sane(fit: provi.Fit) -> None:
-    """What must hold of every fit, whatever the problem: no number that is none behind an outcome that is good."""
-    certificate = fit.certificate
+def check_sane(fit: provi.Fit, certificate: Any = None) -> None:
+    """What must hold of every fit, whatever the problem: no number that is none behind an outcome that is good.
+
+    `certificate`: where it is not that of the fit.
+    """
+    certificate = fit.certificate if certificate is None else certificate
     for name, value in (("gap", certificate.gap), ("kl", certificate.kl)):
         if value is not None and not value >= 0:
             raise ViolationError(f"certificate.{name} is {value}")
     if not fit.outcome.ok:
-        if certificate.gap is not None and certificate.status == "proven" and not math.isfinite(float(fit.elbo)):
-            raise ViolationError(f"a proven gap of {certificate.gap} with an ELBO of {float(fit.elbo)}")
+        if (
+            fit.certificate.gap is not None
+            and fit.certificate.status == "proven"
+            and not math.isfinite(float(fit.elbo))
+        ):
+            raise ViolationError(f"a proven gap of {fit.certificate.gap} with an ELBO of {float(fit.elbo)}")
         return
     numbers = np.concatenate([np.ravel(fit.posterior.mean), np.ravel(fit.posterior.standard_deviation)])
     if not (math.isfinite(float(fit.elbo)) and np.all(np.isfinite(numbers))):

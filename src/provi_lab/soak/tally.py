@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import re
 import signal
 import time
 import traceback
@@ -111,8 +112,8 @@ def time_limit(seconds: float) -> Iterator[None]:
 def clear(error: BaseException, *words: str) -> str:
     """How a refusal is counted; a violation unless it is an error of arguments that has one of `words` in it."""
     text = str(error)
-    if not isinstance(error, ValueError | TypeError | OSError):
+    if not isinstance(error, ValueError | TypeError | OSError) or isinstance(error, np.linalg.LinAlgError):
         raise ViolationError(f"unclear error, {type(error).__name__}: {' '.join(text.split())[:300]}") from error
-    if words and not any(word in text for word in words):
+    if words and not any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) for word in words):
         raise ViolationError(f"error without the name of an argument: {' '.join(text.split())[:300]}") from error
     return "refused"
