@@ -221,8 +221,8 @@ def _original_units(
     if nested is not None:
         predictor, numbers = nested.predictor(posterior), nested.numbers(posterior)
     else:
-        if isinstance(target, StudentTRegression):
-            numbers = log_normal_numbers(posterior, NUMBERS)
+        robust = isinstance(target, StudentTRegression)
+        numbers = log_normal_numbers(posterior, NUMBERS) if robust else {}
         predictor = one_node(posterior, target.dim - len(numbers), likelihood, True)
         copies = (target.dim - len(numbers)) // (width + 1)
     back = np.diag(1 / units)

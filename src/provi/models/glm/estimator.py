@@ -154,7 +154,8 @@ class AbstractGLM(AbstractCertifiedEstimator):
         """The fit of a density that is no linear model; where it is not `enough`, a warning."""
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         found = fit(target, tol=self.tol, seed=seed, progress=bool(self.progress))
-        self._store_fit(found, likelihood, "scale the columns of X, or take a smaller prior_scale")
+        remedy = "scale the columns of X, or take a smaller prior_scale; of responses with noise, most must have some"
+        self._store_fit(found, likelihood, remedy)
         if not enough(found):
             warnings.warn(
                 f"The fit did not reach tol={self.tol} nats ({found.message}); certificate_ says what is proven.",
