@@ -276,3 +276,10 @@ class TestMissing:
         np.testing.assert_allclose(data.features.values[:, 1], (dose - dose.mean()) / dose.std(), rtol=1e-12)
         assert data.response.values.tolist() == (patients["died"][kept] == "yes").tolist()
         assert "Rows left out, with missing entries: 9." in data.description()
+
+
+def test_a_student_t_regression_takes_numbers_only(provi, patients_csv):
+    result = provi("fit", patients_csv, "-t", "ward", "-m", "student-t", "--columns", "age")
+    assert result.exit_code == 2 and "ward" in result.stderr
+    result = provi("fit", patients_csv, "-t", "score", "-m", "student-t", "--exposure", "dose")
+    assert result.exit_code == 2 and "--exposure is for" in result.stderr

@@ -1,14 +1,17 @@
 """Student-t regression against a lattice over its four parameters, beside Gaussian noise, and as an estimator."""
 
 import dataclasses
+import json
 import pickle
 
 import numpy as np
 import pytest
 from scipy import optimize, special, stats
 from sklearn.exceptions import ConvergenceWarning
+from typer.testing import CliRunner
 
 import provi
+from provi.cli import app
 from provi.models import LinearRegression, StudentTRegression
 from provi.runtime.record import Outcome
 
@@ -194,3 +197,33 @@ def test_wrong_priors_are_named(priors, words):
 def test_data_without_noise_are_refused():
     with pytest.raises(ValueError, match="without any residual"):
         StudentTRegression().fit(X, 3 * X[:, 0] - 1)
+
+
+def test_the_command_line_fits_and_predicts_the_same(model, tmp_path):
+    """Here, as the programs are compiled for these shapes. Exit code 0: it converged, and nothing speaks against it."""
+    table, saved = tmp_path / "table.csv", tmp_path / "fit.safetensors"
+    np.savetxt(table, np.c_[X, Y], delimiter=",", header="x,y", comments="")
+
+    def run(*words):
+        result = CliRunner().invoke(app, [str(word) for word in words])
+        assert result.exit_code == 0, result.stderr
+        return json.loads(result.stdout)
+
+    document = run("fit", table, "-t", "y", "-m", "student-t", "--json", "--save", saved)
+    assert document["verdict"] == "converged" and "there is no certificate" in document["sentence"]
+    assert document["gap"] is None and document["status"] == "none" and document["k_hat"] < 0.7
+    assert document["priors"]["nu"] == "Gamma(2, 0.1)" and document["check"]["ok"]
+    original = {row["name"]: row for row in document["original_units"]["parameters"]}
+    encoded = {row["name"]: row for row in document["parameters"]}
+    assert list(original) == ["intercept", "x", "sigma", "nu"]
+    assert original["x"]["mean"] == pytest.approx(encoded["x"]["mean"] / X.std())
+    for name in ("sigma", "nu"):  # exact moments, and those of 10,000 draws: five standard errors of the mean
+        assert abs(original[name]["mean"] - encoded[name]["mean"]) < 0.05 * encoded[name]["sd"]
+    # Another seed and other units: both end where q has stopped moving, which is no proof.
+    assert original["x"]["mean"] == pytest.approx(model.coef_[0], abs=0.03 * model.coef_sd_[0])
+    assert original["x"]["sd"] == pytest.approx(model.coef_sd_[0], rel=0.03)
+    rows = run("predict", saved, table, "--kind", "response", "--json")["predictions"]
+    np.testing.assert_allclose([row["mean"] for row in rows], model.predict(X), atol=0.05 * model.intercept_sd_)
+    inside = sum(row["lower"] < y < row["upper"] for row, y in zip(rows, Y, strict=True))
+    # Of 40 responses with 90% intervals: binomial, 28 or fewer with a probability of 4e-4.
+    assert inside > 28 and all(row["sd"] is None for row in rows)
