@@ -82,7 +82,7 @@ def describe_target(target: Any) -> ModelDescription:
         return ModelDescription(words, "y ~ f(x), f ~ GP(mean, kernel)", tuple(facts))
     if latent and hasattr(target, "fixed_scale"):
         return _latent(target, facts)
-    prior, design = getattr(target, "prior", None), getattr(target, "design", None)
+    prior, design = getattr(target, "prior", getattr(target, "class_prior", None)), getattr(target, "design", None)
     if prior is not None and design is not None:
         # Of several classes each but the first has such coefficients.
         names = getattr(target, "column_names", target.parameter_names)
