@@ -15,7 +15,7 @@ from provi.core.randomness import folded, key_of
 from provi.families.base import AbstractFamily
 from provi.result.fit import Estimate, Fit, describe_call
 from provi.runtime.loop import estimate_elbo
-from provi.runtime.run import Budget, Run, as_budget, run
+from provi.runtime.run import CHECKPOINT_SECONDS, Budget, Run, as_budget, check_checkpoint, run
 from provi.structures.base import AbstractStructure, Request, certificate_seed
 from provi.targets.base import AbstractTarget
 
@@ -48,6 +48,7 @@ def fit(
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
     resume: bool = False,
+    checkpoint_seconds: float | int = CHECKPOINT_SECONDS,
 ) -> Fit:
     """Fit the best member of `family` to `target`: minimise KL(q || posterior), i.e. maximise the ELBO.
 
@@ -64,7 +65,9 @@ def fit(
       an evaluation is a pass over the data.
       The certificate of an `algorithm` that you chose comes on top.
     - `start`: where to begin; a theorem's algorithm brings its own.
-    - `progress`: None shows a bar on a terminal. `checkpoint`, `resume`: a file to save to and to go on from.
+    - `progress`: None shows a bar on a terminal.
+    - `checkpoint`, `resume`: a file to go on from; saved after the first step, then every `checkpoint_seconds`, and at
+      the end. The one before is kept, as `.previous`. Ctrl-C and SIGTERM end a fit with `Outcome.INTERRUPTED`.
 
     **Returns:** a `Fit`. Stopping early is no exception: see `fit.outcome` and `fit.message`.
     """
@@ -73,7 +76,9 @@ def fit(
     check_confidence(confidence)
     limits = as_budget(budget)
     structure = choose(target, family)
+    check_checkpoint(checkpoint, checkpoint_seconds, resume)
     options: dict[str, Any] = {"progress": progress, "checkpoint": checkpoint, "resume": resume}
+    options["checkpoint_seconds"] = checkpoint_seconds
     asked = {"tol": tol, "confidence": confidence, "budget": budget, "seed": seed, "start": start}
     call = describe_call(target, structure.family, algorithm, **asked)
     if algorithm is None:

@@ -113,7 +113,7 @@ def test_saved_without_its_target_and_loaded_with_it(fit, target, tmp_path):
     assert whole.posterior.target is target and whole.loo(500).elpd == fit.loo(500).elpd
     added = dataclasses.replace(bare, target=target)
     assert added.posterior.target is target
-    with pytest.raises(ValueError, match="target has 3 parameters"):
+    with pytest.raises(ValueError, match="another target: it has 2 parameters, target= has 3"):
         load(tmp_path / "fit.safetensors", provi.targets.Gaussian(np.zeros(3)))
 
 

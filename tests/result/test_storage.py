@@ -1,7 +1,10 @@
 """Targets in the files of fits: the same density and the same words, read back without the target."""
 
 import dataclasses
+import errno
 import json
+import os
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -13,8 +16,10 @@ from safetensors.numpy import load_file, save_file
 import provi
 from laws.contracts import assert_equal_bits
 from laws.members import TARGETS
+from provi.core.files import write_tensors
 from provi.families import Gaussian
-from provi.result import Posterior
+from provi.result import Posterior, storage
+from provi.result.evidence import saved_evidence
 from provi.targets import LatentGaussian, latent
 from provi.targets.likelihoods import UserLikelihood
 
@@ -104,35 +109,137 @@ def test_what_cannot_be_stored_is_left_out_or_said(saved, any_fit, tmp_path):
     assert saved(any_fit.target, True).target is not None
 
 
-def test_files_that_were_changed_are_refused(any_fit, tmp_path):
-    """No other class is imported, and no other numbers are taken, than were written."""
-    path = tmp_path / "fit"
-    any_fit.save(path)
+def content_of(path):
     with safe_open(path, framework="numpy") as file:
-        metadata = file.metadata()
-    tensors = load_file(path)
-    name = next(name for name in tensors if name.startswith("target/"))
-    save_file(tensors | {name: tensors[name] + 1}, path, metadata=metadata)
-    with pytest.raises(ValueError, match="is damaged: the digest"):
-        provi.load(path)
+        return load_file(path), file.metadata()
+
+
+@pytest.fixture(scope="module")
+def file_of_fit(any_fit, tmp_path_factory):
+    path = tmp_path_factory.mktemp("fit") / "fit"
+    any_fit.save(path)
+    return path
+
+
+def test_damaged_files_are_refused(file_of_fit, tmp_path):
+    """In numbers, certificate and target; before, all flips in the numbers were believed, with the same certificate."""
+    content, path = bytearray(file_of_fit.read_bytes()), tmp_path / "damaged"
+    rng, header = np.random.default_rng(0), int.from_bytes(content[:8], "little") + 8
+    for place in (*rng.integers(0, header, 25), *rng.integers(header, len(content), 25)):
+        content[place] ^= 1 << int(place) % 8
+        path.write_bytes(content)
+        content[place] ^= 1 << int(place) % 8
+        for read in (provi.load, storage.load_model, saved_evidence):
+            with pytest.raises(ValueError, match=str(path)):
+                read(path)
+    for length in (0, 5, 100, header, len(content) - 1):
+        path.write_bytes(content[:length])
+        with pytest.raises(ValueError, match=f"{path} is not a fit saved by ProVI, or damaged"):
+            provi.load(path)
+
+
+def test_forged_files_are_refused(file_of_fit, tmp_path):
+    """With a digest that is right: no other class is imported, nothing is made in a size that a header claims."""
+    path = tmp_path / "forged"
+    tensors, metadata = content_of(file_of_fit)
+    data = json.loads(metadata["fit"])
+
+    def refused(words, text):
+        write_tensors(path, tensors, {"format": metadata["format"], "fit": text})
+        with pytest.raises(ValueError, match=f"{path}.*{words}"):
+            provi.load(path)
+
     for other in ("subprocess:Popen", "provi.fit:fit", "provi.targets.data:read_real", "provi.targets.nothing:Model"):
         changed = metadata["fit"].replace("provi.targets.regressions:LinearRegression", other)
-        save_file(tensors, path, metadata=metadata | {"fit": changed})
-        with pytest.raises(ValueError, match=r"target of another version.*provi\.load\(path, target=target\)"):
-            provi.load(path)
-    assert provi.load(path, any_fit.target).target is any_fit.target
+        refused(r"target of another version.*provi\.load\(path, target=target\)", changed)
+    large = data["family"] | {"dim": 60_000, "scale": "triangular"}  # for which it asked for 26.8 GiB
+    refused("a triangular scale in 60000 dimensions", json.dumps(data | {"family": large}))
+    refused("KeyError: 'family'", json.dumps({name: x for name, x in data.items() if name != "family"}))
+    deep = json.dumps(data | {"target": 7}).replace('"target": 7', '"target": ' + '{"list": [' * 5000 + "]}" * 5000)
+    refused("RecursionError", deep)
+    refused("RecursionError", "[" * 10**5)
+    with pytest.raises(ValueError, match=f"{path}.*RecursionError"):
+        saved_evidence(path)
 
 
-def test_files_of_before_are_read(any_fit, tmp_path):
-    """Without encoding, target and digest."""
+def test_another_target_is_refused(any_fit, tmp_path):
     path = tmp_path / "fit"
     any_fit.save(path, target=False)
-    with safe_open(path, framework="numpy") as file:
-        metadata = file.metadata()
-    content = json.loads(metadata["fit"])
-    del content["encoding"]
-    assert "target" not in content and "digest" not in content
-    save_file(load_file(path), path, metadata=metadata | {"fit": json.dumps(content)})
-    again = provi.load(path)
+    same = provi.targets.LinearRegression(X.copy(), Y.copy())
+    assert provi.load(path, same).target is same
+    other = Y.copy()
+    other[3] += 1e-3
+    for target in (provi.targets.LinearRegression(X, other), provi.targets.LinearRegression(X, Y, prior_scale=1.01)):
+        with pytest.raises(ValueError, match=r"fit is the fit of another target: at three draws.*Give the target"):
+            provi.load(path, target)
+    with pytest.raises(ValueError, match="another target: it has 2 parameters, target= has 1"):
+        provi.load(path, provi.targets.LinearRegression(X[:, :1], Y))
+    with pytest.raises(TypeError, match="target must be the provi target of the fit, not ndarray"):
+        provi.load(path, X)
+    # A function by what it says, not by its name.
+    densities = [provi.targets.LogDensity(lambda z, a=a: -0.5 * a * (z @ z), 2) for a in (1.0, 1.0, 1.1)]
+    family = Gaussian(2, "diagonal")
+    posterior = Posterior(family, family.point(np.zeros(2)), ("a", "b"), densities[0])
+    dataclasses.replace(any_fit, target=densities[0], posterior=posterior).save(path)
+    provi.load(path, densities[1])
+    with pytest.raises(ValueError, match="another target"):
+        provi.load(path, densities[2])
+    dataclasses.replace(any_fit, target=None).save(path)
+    with pytest.warns(UserWarning, match="fit does not say what it is the fit of"):
+        provi.load(path, same)
+
+
+def test_a_full_disk_leaves_the_old_fit(any_fit, tmp_path, monkeypatch):
+    path = tmp_path / "fit"
+    any_fit.save(path)
+    before = path.read_bytes()
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="cannot be written .*No space left.*fit'"):
+        dataclasses.replace(any_fit, message="other").save(path)
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["fit"]
+
+
+FORMAT_1 = Path(__file__).parent / "files" / "format-1.safetensors"
+
+
+def test_files_of_format_1_are_read():
+    """Written by the version before digests: a logistic regression of 12 rows, with its target."""
+    with pytest.warns(UserWarning, match=r"format-1\.safetensors was written by an earlier.*is not verified"):
+        fit = provi.load(FORMAT_1)
+    np.testing.assert_array_equal(np.round(fit.posterior.mean, 8), [-1.14051388, -0.37981773])
+    assert fit.certificate.gap == 9.500407675407406e-05 and fit.certificate.status == "proven"
+    assert fit.target.num_terms == 12 and fit.predict([[0.5, -1.0]]).mean.shape == (1,)
+    with pytest.warns(UserWarning, match="not verified"):
+        assert saved_evidence(FORMAT_1).evidence.lower == pytest.approx(fit.evidence.lower)
+    with pytest.warns(UserWarning, match="not verified"), pytest.warns(UserWarning, match="does not say"):
+        assert provi.load(FORMAT_1, fit.target).target is fit.target
+
+
+def test_damaged_targets_of_format_1_are_refused(tmp_path):
+    tensors, metadata = content_of(FORMAT_1)
+    name = next(name for name in tensors if name.startswith("target/"))
+    path = tmp_path / "fit"
+    save_file(tensors | {name: tensors[name] + 1}, path, metadata=metadata)
+    with pytest.warns(UserWarning, match="not verified"), pytest.raises(ValueError, match="is damaged: the digest"):
+        provi.load(path)
+    save_file(tensors, path, metadata=metadata | {"digest": "0"})
+    with pytest.raises(ValueError, match="is damaged: its format"):
+        provi.load(path)
+    save_file(tensors, path, metadata=metadata | {"format": "provi-fit-3"})
+    with pytest.raises(ValueError, match="fit is of a later version of ProVI"):
+        provi.load(path)
+
+
+def test_files_of_before_tables_are_read(tmp_path):
+    """Without encoding and target."""
+    tensors, metadata = content_of(FORMAT_1)
+    content = {name: x for name, x in json.loads(metadata["fit"]).items() if name not in ("encoding", "target")}
+    save_file(tensors, tmp_path / "fit", metadata=metadata | {"fit": json.dumps(content)})
+    with pytest.warns(UserWarning, match="not verified"):
+        again = provi.load(tmp_path / "fit")
     assert again.target is None and again.encoding is None
-    np.testing.assert_array_equal(again.posterior.mean, any_fit.posterior.mean)
+    np.testing.assert_array_equal(again.posterior.mean, tensors["point/0"])

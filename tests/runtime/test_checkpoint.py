@@ -1,5 +1,7 @@
 """Checkpoints: bit-for-bit resumption, also after `kill -9`, and refusal of what does not fit."""
 
+import errno
+import json
 import os
 import signal
 import subprocess
@@ -10,11 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 from provi.algorithms import ProjSGD, ProxSGD
 from provi.families import Gaussian
-from provi.runtime import Budget, run
-from provi.runtime.checkpoint import fingerprint
+from provi.runtime import Budget, checkpoint, run
+from provi.runtime.checkpoint import fingerprint, previous_of, saved_segments
 from provi.runtime.record import Outcome
 from provi.schedules import GeometricAverage, ReshuffledSampling
 from provi.targets import LogisticRegression
@@ -54,7 +58,7 @@ def test_a_run_that_was_finished_stays_finished(tmp_path):
     again = go(PROX, 10**5, checkpoint=path, budget=Budget(gradients=50), resume=True)
     assert again.outcome is Outcome.GRADIENT_BUDGET and again.num_steps == first.num_steps == 25
     np.testing.assert_array_equal(again.history.as_array(), first.history.as_array())
-    assert sorted(p.name for p in path.parent.iterdir()) == ["run.safetensors"]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["run.safetensors", "run.safetensors.previous"]
 
 
 def test_without_resume_the_run_starts_afresh(tmp_path):
@@ -125,6 +129,137 @@ def test_a_damaged_file_is_refused(damage, saved, tmp_path):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"damaged\.safetensors.*resume=False"):
         go(ProxSGD(0.02, 2), 5, checkpoint=path, resume=True)
+
+
+def metadata_of(path):
+    with safe_open(path, framework="numpy") as file:
+        return file.metadata()
+
+
+def test_numbers_of_another_type_or_shape_are_refused(saved, tmp_path):
+    """The bytes are the same, which was all that the digest of format 1 covered."""
+    path, tensors = tmp_path / "run.safetensors", load_file(saved)
+    name = next(name for name, array in tensors.items() if array.shape == (2, 2) and array.dtype == np.float64)
+    for other in (tensors[name].view(np.int64), tensors[name].reshape(4, 1)):
+        save_file(tensors | {name: other}, path, metadata=metadata_of(saved))
+        with pytest.raises(ValueError, match="is damaged: its content is not what was written.*resume=False"):
+            go(ProxSGD(0.02, 2), 5, checkpoint=path, resume=True)
+
+
+def test_checkpoints_of_format_1_are_read(saved, tmp_path):
+    path, tensors = tmp_path / "run.safetensors", load_file(saved)
+    metadata = {name: metadata_of(saved)[name] for name in ("identity", "seconds", "segments")}
+    with safe_open(saved, framework="numpy") as file:
+        metadata |= {"format": "provi-checkpoint-1", "digest": checkpoint._first_digest(file)}
+    save_file(tensors, path, metadata=metadata)
+    resumed = go(ProxSGD(0.02, 2), 5, checkpoint=path, resume=True)
+    np.testing.assert_array_equal(flat(resumed.point), flat(go(ProxSGD(0.02, 2), 5).point))
+    tensors["history"][0, 0] += 1
+    save_file(tensors, path, metadata=metadata)
+    previous_of(path).unlink()
+    with pytest.raises(ValueError, match="its numbers are not those that were saved"):
+        go(ProxSGD(0.02, 2), 5, checkpoint=path, resume=True)
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
+    path = tmp_path / "run.safetensors"
+    go(PROX, 30, checkpoint=path)
+    go(PROX, 60, checkpoint=path, resume=True)
+    path.write_bytes(path.read_bytes()[:-1])
+    calls = saved_segments(previous_of(path))
+    assert saved_segments(path) == calls + 1
+    with pytest.warns(
+        UserWarning, match=r"run\.safetensors .*damaged.* goes on from the checkpoint before it.*previous"
+    ):
+        resumed = go(PROX, 90, checkpoint=path, resume=True)
+    np.testing.assert_array_equal(flat(resumed.point), flat(go(PROX, 90).point))
+    for file in (path, previous_of(path)):
+        file.write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"checkpoint .*run\.safetensors .*damaged.*resume=False"):
+        go(PROX, 90, checkpoint=path, resume=True)
+
+
+def test_a_path_that_cannot_be_written_is_refused_before_the_run(saved):
+    """Not at its end, with the run lost."""
+    steps = []
+    for path, reason in ((saved / "within" / "a file", "Not a directory"), (saved.parent, "is a folder")):
+        with pytest.raises(ValueError, match=f"checkpoint=.* cannot be written .*{reason}.*: give a path"):
+            go(PROX, 10, checkpoint=path, stop=steps.append)
+    with pytest.raises(ValueError, match="checkpoint_seconds must"):
+        go(PROX, 10, checkpoint=saved, checkpoint_seconds=-1)
+    assert steps == []
+
+
+def test_a_disk_that_fills_up_costs_the_checkpoint_and_not_the_run(tmp_path, monkeypatch):
+    path, synchronise = tmp_path / "run.safetensors", os.fsync
+
+    def stop(state):
+        if int(state.step) == 3:
+            monkeypatch.setattr(os, "fsync", full)
+        return False
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.warns(UserWarning, match=r"checkpoint was not written.*No space left.*run\.safetensors"):
+        found = go(PROX, 20, checkpoint=path, stop=stop)
+    assert found.outcome is Outcome.COMPLETED and found.num_steps == 20
+    np.testing.assert_array_equal(flat(found.point), flat(go(PROX, 20).point))
+    monkeypatch.setattr(os, "fsync", synchronise)
+    resumed = go(PROX, 30, checkpoint=path, resume=True)  # from the checkpoint of before
+    np.testing.assert_array_equal(flat(resumed.point), flat(go(PROX, 30).point))
+
+
+def test_a_second_run_on_the_path_of_a_living_one_is_refused(tmp_path):
+    path, refused = tmp_path / "run.safetensors", []
+
+    def stop(state):
+        if int(state.step) == 2:
+            with pytest.raises(ValueError, match="in use by another run") as caught:
+                go(PROX, 5, checkpoint=path)
+            refused.append(caught)
+        return False
+
+    found = go(PROX, 5, checkpoint=path, stop=stop)
+    assert len(refused) == 1 and found.outcome is Outcome.COMPLETED
+    assert go(PROX, 5, checkpoint=path).num_steps == 5
+
+
+def test_the_first_checkpoints_come_early(tmp_path, monkeypatch):
+    """One after the first step, whatever the interval; then it doubles up to what was asked for."""
+    path, written = tmp_path / "run.safetensors", []
+    clock = [0.0]
+    module, write = sys.modules["provi.runtime.run"], checkpoint.save_checkpoint
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(module, "save_checkpoint", lambda *given: (written.append(clock[0]), write(*given)))
+
+    def stop(state):
+        clock[0] = float(state.step)
+        return False
+
+    go(PROX, 60, checkpoint=path, stop=stop)
+    assert written[:-1] == [1, 2, 4, 8, 16, 32]  # at 62 the next; the last one is of the end
+    written.clear()
+    clock[0] = 0.0
+    go(PROX, 12, checkpoint=path, stop=stop, checkpoint_seconds=3)
+    assert written[:-1] == [1, 2, 4, 7, 10]
+
+
+def test_a_termination_is_an_interruption(tmp_path):
+    """What a machine that is taken away sends: the checkpoint is written, and the last state returned."""
+    path = tmp_path / "run.safetensors"
+
+    def stop(state):
+        if int(state.step) == 7:
+            signal.raise_signal(signal.SIGTERM)
+        return False
+
+    found = go(PROX, 20, checkpoint=path, stop=stop)
+    assert found.outcome is Outcome.INTERRUPTED and found.num_steps == 7
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert json.loads(metadata_of(path)["asked"]) == 6  # the rule was not heard at step 7
+    resumed = go(PROX, 20, checkpoint=path, resume=True)
+    np.testing.assert_array_equal(flat(resumed.point), flat(go(PROX, 20).point))
 
 
 SCRIPT = textwrap.dedent(

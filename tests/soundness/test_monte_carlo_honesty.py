@@ -24,7 +24,7 @@ from provi.families import LocationScale
 from provi.fit import choose
 from provi.runtime.checkpoint import saved_segments
 from provi.structures.base import Request
-from provi.structures.stopping import error_level
+from provi.structures.whitened import error_level
 from provi.targets import LogDensity, LogisticRegression
 from provi_lab.bench.walls import Problem, trial
 

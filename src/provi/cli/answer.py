@@ -14,18 +14,21 @@ from rich.console import Console
 from provi.certificates.bounds import at_most
 from provi.certificates.certificate import Certificate
 from provi.certificates.distance.bound import rounded_down_text, rounded_up_text
+from provi.cli.program import INTERRUPTED
 from provi.result.description import ModelDescription, describe_target
 from provi.runtime.record import Outcome
 
 GOOD, NOT_TO_BE_TRUSTED = 0, 1
 _WIDTH, _NARROWEST, _TERMS = 118, 80, 40
+_CUT_SHORT = "interrupted"
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
     """A word for programs, a sentence for people, whether the result may be used, and what to be warned of.
 
-    The word: `certified`, `conditional`, `converged`, `not certified`, `not to be trusted` or `does not fit`.
+    The word: `certified`, `conditional`, `converged`, `not certified`, `not to be trusted`, `does not fit` or
+    `interrupted`.
     """
 
     word: str
@@ -35,7 +38,9 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        """0 when good, otherwise 1."""
+        """0 when good, otherwise 1; that of an interruption where there was one."""
+        if self.word == _CUT_SHORT:
+            return INTERRUPTED
         return GOOD if self.good else NOT_TO_BE_TRUSTED
 
 
@@ -63,6 +68,10 @@ def judge_fit(result: Any, tol: float, checked: Any = None, provable: bool = Tru
         verdict = _converged(result)
     else:
         verdict = _nested(result) if certificate.opening else judge(certificate, tol, result.message)
+    if result.outcome is Outcome.INTERRUPTED:
+        steps = "1 step" if result.num_steps == 1 else f"{result.num_steps} steps"
+        lead = f"Interrupted after {steps}; what follows is of the state that was reached."
+        return Verdict(_CUT_SHORT, f"{lead} {verdict.sentence}", False, verdict.warnings)
     found = result.posterior.latest_diagnosis
     if found is not None and found.misses_posterior:
         warning = f"k-hat {found.pareto_k:.2f}: q misses part of the posterior, and its numbers cannot be trusted."

@@ -106,6 +106,7 @@ def demo(output: Output = Path("out"), seed: Seed = 0) -> None:
     """
     from rich.console import Console
 
+    from provi.core.files import replacing
     from provi.data.loaders import breast_cancer
     from provi.fit import fit as run_fit
     from provi.targets.regressions import LogisticRegression
@@ -125,7 +126,8 @@ def demo(output: Output = Path("out"), seed: Seed = 0) -> None:
     )
     result.certificate.print(console)
     picture = output / "demo.png"
-    result.plot().savefig(picture, dpi=150)
+    with replacing(picture) as draft:
+        result.plot().savefig(draft, dpi=150)
     console.print(f"\nPicture: {picture}")
 
 

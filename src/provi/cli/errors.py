@@ -7,6 +7,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from provi.core.files import try_writing
+
 _LONGEST = 600
 
 
@@ -73,12 +75,11 @@ def check_destinations(source: str, destinations: dict[str, Path | None]) -> Non
 
 def _check_writable(option: str, path: Path) -> None:
     """By trial: what the file's permissions say is not all (a read-only disk, a folder such as /proc)."""
-    new = not path.exists()
     try:
-        with path.open("ab"):
-            pass
-        if new:
-            path.unlink()
+        if path.is_file():
+            with path.open("ab"):  # a file that is protected is not replaced, though its folder would allow it
+                pass
+        try_writing(path)
     except OSError as error:
         raise ValueError(f"{option}: {path} cannot be written ({error.strerror}); give another place.") from None
 

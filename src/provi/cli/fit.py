@@ -3,6 +3,8 @@
 Light, as help and completion read it: what does the work, `cli.fitting`, is imported when it is called.
 """
 
+import sys
+
 import typer
 
 from provi.cli.errors import check_destinations, kept_for_the_answer
@@ -12,6 +14,8 @@ from provi.cli.options import (
     CategoricalColumns,
     CensoredColumn,
     Check,
+    CheckpointFile,
+    CheckpointSeconds,
     CompleteRows,
     Confidence,
     Debug,
@@ -29,6 +33,7 @@ from provi.cli.options import (
     Quiet,
     ReportFile,
     ResponseColumn,
+    Resume,
     SaveFile,
     Seed,
     Source,
@@ -38,7 +43,9 @@ from provi.cli.options import (
     WeightsColumn,
     command_line,
     read_budget,
+    read_checkpoint,
 )
+from provi.cli.program import INTERRUPTED
 
 
 def fit(
@@ -66,6 +73,9 @@ def fit(
     seed: Seed = 0,
     report: ReportFile = None,
     save: SaveFile = None,
+    checkpoint: CheckpointFile = None,
+    checkpoint_seconds: CheckpointSeconds = None,
+    resume: Resume = False,
     check: Check = True,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -100,13 +110,15 @@ def fit(
       provi fit trial.csv -t time -m weibull --censored lost
       provi fit visits.csv --formula "visits ~ age + (1 | clinic)" --family poisson
       provi fit model.py:target --tol 0.01 --budget 60s --save fit.safetensors
+      provi fit model.py:target --checkpoint run.ckpt --resume
 
     \b
     Exit code 0: good. Certified within --tol; or converged, of a --formula, whose
     integration over scales has an estimated error, and of missing-logistic and
     student-t, which have no certificate; and the model fits its data. 1: not
     converged or not to be trusted: no certificate, k-hat too large, or a model that
-    does not fit; the verdict says which. 2: bad input.
+    does not fit; the verdict says which. 2: bad input. 130: interrupted, by Ctrl-C or
+    SIGTERM; what was reached is said and written.
     """
     call = command_line(fit, locals())
     from provi.cli.answer import deliver
@@ -118,9 +130,14 @@ def fit(
         standardise, prior_scale, prior or (), offset, exposure, weights, censored,
     )  # fmt: skip
     with kept_for_the_answer(as_json or quiet):
-        check_destinations(path_of(source) if is_model_file(source) else source, {"--report": report, "--save": save})
+        written = {"--report": report, "--save": save, "--checkpoint": checkpoint}
+        check_destinations(path_of(source) if is_model_file(source) else source, written)
         progress = False if as_json or quiet else None
         limits, brief = read_budget(budget), quiet and not as_json
-        options = FitOptions(tol, confidence, limits, seed, report, save, progress, call, brief, check)
+        saving = read_checkpoint(checkpoint, checkpoint_seconds, resume)
+        options = FitOptions(tol, confidence, limits, seed, report, save, progress, call, brief, check, saving)
         found = answer(source, formula, family, table, options)
-    raise typer.Exit(deliver(found, as_json, quiet))
+    code = deliver(found, as_json, quiet)
+    if code == INTERRUPTED:  # all is said: typer's own way would add an error to it
+        sys.exit(code)
+    raise typer.Exit(code)

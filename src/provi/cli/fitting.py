@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ _WARNING = "Warning: "
 
 @dataclasses.dataclass(frozen=True)
 class FitOptions:
-    """What the options about the fit say."""
+    """What the options about the fit say; `saving`: of checkpoints, for `provi.fit`."""
 
     tol: float
     confidence: float
@@ -49,6 +50,7 @@ class FitOptions:
     call: str
     verdict_only: bool = False
     check: bool = True
+    saving: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def fit_answer(problem: Problem, data: TableData | None, options: FitOptions) -> Answer:
@@ -61,6 +63,7 @@ def fit_answer(problem: Problem, data: TableData | None, options: FitOptions) ->
         seed=options.seed,
         start=problem.start,
         progress=options.progress,
+        **options.saving,
     )
     encoding = None if data is None else data.encoding
     if encoding is not None and problem.moved is not None:
@@ -203,6 +206,8 @@ def _formula_answer(
 ) -> Answer:
     if formula is None or family is None:
         raise ValueError("--formula and --family go together: --formula 'y ~ x + (1 | g)' --family gaussian.")
+    if options.saving:
+        raise ValueError("--checkpoint cannot be used with --formula, whose fit is not made of steps: --save keeps it.")
     if is_model_file(source):
         raise ValueError(f"--formula is for tables; {source} is a model file, which says all about its data itself.")
     given = [field.name for field in dataclasses.fields(table) if getattr(table, field.name) != field.default]
@@ -219,6 +224,7 @@ def _refuse_for_missing(table: TableOptions, options: FitOptions) -> None:
         "--prior-scale": table.prior_scale,
         "--budget": options.budget,
         "--save": options.save,
+        "--checkpoint": options.saving.get("checkpoint"),
     }
     for option, value in values.items():
         if value is not None:

@@ -2,6 +2,7 @@
 
 import enum
 import inspect
+import math
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -60,6 +61,15 @@ Check = Annotated[
 SaveFile = Annotated[
     Path | None, typer.Option("--save", metavar="FILE", help="Write the fit there, for provi predict and provi.load.")
 ]
+
+CheckpointFile = Annotated[
+    Path | None, typer.Option("--checkpoint", metavar="FILE", help="Save the run there as it goes, for --resume.")
+]
+CheckpointSeconds = Annotated[
+    float | None,
+    typer.Option("--checkpoint-seconds", metavar="SECONDS", help="From one checkpoint to the next. Default: 30."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the file of --checkpoint, if there is one.")]
 
 # Of `provi fit` with a table.
 ResponseColumn = Annotated[
@@ -140,6 +150,19 @@ def command_line(command: Callable[..., None], given: Mapping[str, Any]) -> str:
             values = value if isinstance(value, list) else [value]
             words += [word for item in values for word in (f"--{option}", str(item))]
     return shlex.join(words)
+
+
+def read_checkpoint(path: Path | None, seconds: float | None, resume: bool) -> dict[str, Any]:
+    """What `provi.fit` takes of the three options; nothing where none is given."""
+    if path is None:
+        given = "--resume" if resume else "--checkpoint-seconds" if seconds is not None else None
+        if given is not None:
+            raise ValueError(f"{given} needs --checkpoint FILE, the file of the run.")
+        return {}
+    if seconds is not None and not 0 <= seconds < math.inf:
+        raise ValueError(f"--checkpoint-seconds must be 0 or more, not {seconds}.")
+    interval = {} if seconds is None else {"checkpoint_seconds": seconds}
+    return {"checkpoint": path, "resume": resume, **interval}
 
 
 def read_budget(text: str | None) -> Any:

@@ -12,6 +12,7 @@ import typer
 
 from provi.cli.errors import check_destinations
 from provi.cli.options import Debug, DecimalComma, Json, Quiet, Seed
+from provi.core.files import replacing
 
 _LISTED = 20
 _PARQUET = (".parquet", ".pq")
@@ -91,10 +92,7 @@ def _predict(fit: Path, table: Path, interval: float, kind: str, decimal_comma: 
     from provi.data.tables import read_table
     from provi.result.storage import load_model
 
-    try:
-        model = load_model(fit)
-    except Exception as error:  # what safetensors raises of a file that is none has no better class
-        raise ValueError(f"{fit} is not a fit saved by ProVI: {error}") from None
+    model = load_model(fit)
     if isinstance(model, dict) and "mixed model" in model:
         return _of_formula(fit, read_table(table, decimal_comma=decimal_comma), interval, kind, seed)
     from provi.result.storage import load
@@ -192,9 +190,10 @@ def _write(output: Path, columns: dict[str, list[Any]]) -> None:
             from pyarrow import parquet
         except ImportError:
             raise ImportError(f"{output} needs pyarrow to be written: pip install 'provi[streaming]'.") from None
-        parquet.write_table(pyarrow.table(columns), output)
+        with replacing(output) as draft:
+            parquet.write_table(pyarrow.table(columns), draft)
         return
-    with output.open("w", newline="", encoding="utf-8") as stream:
+    with replacing(output) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, delimiter="\t" if output.suffix.lower() == ".tsv" else ",", lineterminator="\n")
         writer.writerow(columns)
         writer.writerows(zip(*columns.values(), strict=True))

@@ -5,7 +5,9 @@ import functools
 import gc
 import json
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +47,7 @@ def exit_code(run: Callable[[], Any], words: Sequence[str]) -> int:
     traceback.
     """
     try:
-        with _short_warnings():
+        with _short_warnings(), _termination_interrupts():
             code = run()
         if sys.stdout is not None:  # None: closed by the caller
             sys.stdout.flush()  # Here a closed pipe can still be caught; at the end of the process it is a traceback.
@@ -102,6 +104,23 @@ def _hang_up() -> int:
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return CLOSED_PIPE
+
+
+@contextlib.contextmanager
+def _termination_interrupts() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does, in whatever it is doing."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # as in tests of other programs
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager

@@ -158,10 +158,11 @@ def available_bytes(num_devices: int = 1) -> int:
     stats = [device.memory_stats() or {} for device in devices if device.platform != "cpu"]
     if stats and all("bytes_limit" in found for found in stats):
         return min(int(found["bytes_limit"]) - int(found.get("bytes_in_use", 0)) for found in stats)
-    return _host_bytes() // max(1, len(devices))
+    return host_bytes() // max(1, len(devices))
 
 
-def _host_bytes() -> int:
+def host_bytes() -> int:
+    """Memory that the system calls available."""
     info = Path("/proc/meminfo")
     if info.exists():
         for line in info.read_text().splitlines():

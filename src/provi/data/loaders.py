@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from provi.core.files import replacing
 from provi.data.sources import SOURCES, Source
 
 
@@ -169,13 +170,11 @@ def _download(name: str, source: Source) -> Path:
 
 
 def _keep(name: str, arrays: dict[str, Any]) -> Path:
-    """Write the arrays to the cache under another name first, so that a killed process leaves no broken file."""
-    folder = cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        draft = Path(scratch) / f"{name}.npz"
+    """Write the arrays to the cache; a killed process leaves no broken file."""
+    path = cache_folder() / f"{name}.npz"
+    with replacing(path) as draft:
         np.savez_compressed(draft, **arrays)
-        return draft.replace(folder / f"{name}.npz")
+    return path
 
 
 def _not_found(name: str, source: Source, download: str) -> FileNotFoundError:

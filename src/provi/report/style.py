@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from provi.certificates.bounds import at_most
+from provi.core.files import replacing
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 """Okabe and Ito's colours, told apart with every common colour-vision deficiency; strongest contrasts first."""
@@ -71,6 +72,6 @@ def save_figure(figure: Any, path: Path) -> Path:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    with replacing(path) as draft:
+        figure.savefig(draft)
     return path

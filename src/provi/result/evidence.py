@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import io
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -199,21 +198,14 @@ class SavedEvidence:
 
 def saved_evidence(path: str | Path) -> SavedEvidence:
     """The bracket of the log evidence in a file of `Fit.save`, or a `ValueError` that names the file."""
-    from safetensors import SafetensorError, safe_open
+    from provi.result.storage import opened_fit  # which imports this file
 
     if not Path(path).is_file():
         raise FileNotFoundError(f"There is no file {path}.")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-    except (SafetensorError, OSError):
-        metadata = {}
-    if not metadata.get("format", "").startswith("provi-fit-"):
-        raise ValueError(f"{path} is not a fit saved by ProVI: provi fit ... --save {Path(path).stem}.fit writes one.")
-    data = json.loads(metadata["fit"])
-    certificate = Certificate.from_dict(data["certificate"])
-    bracket = evidence_bracket(certificate, data["elbo"]["value"], data["elbo"]["standard_error"])
-    return SavedEvidence(bracket, data.get("response"), data.get("call"))
+    with opened_fit(path) as (data, _):
+        certificate = Certificate.from_dict(data["certificate"])
+        bracket = evidence_bracket(certificate, data["elbo"]["value"], data["elbo"]["standard_error"])
+        return SavedEvidence(bracket, data.get("response"), data.get("call"))
 
 
 def _shown(share: float) -> str:

@@ -1,5 +1,8 @@
 """A fit as one safetensors file, with its target where that is made of arrays and plain values.
 
+The file has a digest of all that it holds, and the log density at three draws of q: what was damaged is refused, and so
+is another target than that of the fit.
+
 A target is written as its classes, by name, and their fields; to read it back, classes of `provi.targets` and
 `provi.kernels` are found by these names and their fields are set. No code is stored, and none is run.
 """
@@ -8,7 +11,9 @@ import dataclasses
 import hashlib
 import importlib
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +21,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors import safe_open
-from safetensors.numpy import save_file
 
 from provi.certificates.certificate import Certificate
 from provi.core.arguments import device_array, double_precision
+from provi.core.files import DamagedFileError, opened_tensors, write_tensors
 from provi.data.encoding import TableEncoding
+from provi.diagnostics.loo import log_densities
 from provi.families.base import AbstractFamily
 from provi.families.bases import Laplace, Normal, StudentT, Uniform
 from provi.families.dual_gaussian import DualGaussian, DualPoint
@@ -33,10 +38,17 @@ from provi.result.fit import Estimate, Fit
 from provi.result.nested import NestedPosterior
 from provi.result.posterior import Posterior
 from provi.runtime.record import History, Outcome
+from provi.targets.base import AbstractTarget
 from provi.targets.priors import GaussianPrior
 from provi.targets.sparse_gaussian_process import SparseGaussianProcess
 
-_FORMAT = "provi-fit-1"
+_FORMATS = ("provi-fit-1", "provi-fit-2")
+_WHAT = "a fit saved by ProVI"
+_UNVERIFIED = (
+    "was written by an earlier version of ProVI, without a digest: whether its numbers and its certificate are those "
+    "that were written is not verified, nor that a target given with it is the one of the fit. Save it again."
+)
+_POINTS, _VALUES = "fingerprint/points", "fingerprint/values"
 _LARGEST_TARGET = 2**28
 _ROOMS = ("provi.targets.", "provi.kernels.")
 _BASES = {base.name: base for base in (Normal, Laplace, Uniform)}
@@ -81,36 +93,67 @@ def save(fit: Fit, path: str | Path, target: bool | None = None, model: Any = No
         except _CannotBeStoredError as error:
             raise ValueError(f"The model cannot be stored, since it holds {error}.") from None
         tensors |= arrays
-    tensors = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-    save_file(tensors, path, metadata={"format": _FORMAT, "fit": json.dumps(metadata)})
+    write_tensors(path, tensors | _fingerprint(fit), {"format": _FORMATS[-1], "fit": json.dumps(metadata)})
+
+
+@contextmanager
+def opened_fit(path: str | Path, say: bool = True) -> Iterator[tuple[dict[str, Any], Any]]:
+    """What a file of `save` says, as plain data, and the open file for its arrays; `ValueError` where it is damaged.
+
+    Files of before (format 1) have a digest of their target only; there is a warning unless `say` is false.
+    """
+    with opened_tensors(path, _FORMATS, _WHAT) as file:
+        metadata = file.metadata()
+        if metadata["format"] == _FORMATS[0]:
+            if "digest" in metadata:  # a damaged 2
+                raise DamagedFileError(f"{path} is damaged: its format is not the one that was written.")
+            if say:
+                warnings.warn(f"{path} {_UNVERIFIED}", stacklevel=4)
+        yield json.loads(metadata["fit"]), file
 
 
 @double_precision
 def load(path: str | Path, target: Any = None) -> Fit:
     """Read a fit written by `Fit.save`.
 
+    A file that is damaged, cut short or of something else is a `ValueError` that names it.
+
     **Arguments:**
 
-    - `target`: what was approximated, where the file does not hold it. Without any there are no summaries in the
-      model's own space, no predictions, no LOO and no k-hat; `dataclasses.replace(fit, target=target)` adds it later.
+    - `target`: what was approximated, where the file does not hold it; another one is refused. Without any there are no
+      summaries in the model's own space, no predictions, no LOO and no k-hat; `dataclasses.replace(fit, target=target)`
+      adds it later.
     """
-    with safe_open(path, framework="numpy") as file:
-        metadata = file.metadata() or {}
-        if metadata.get("format") != _FORMAT:
-            raise ValueError(f"{path} is not a fit saved by ProVI.")
-        data = json.loads(metadata["fit"])
+    if target is not None and not isinstance(target, AbstractTarget):
+        raise TypeError(f"target must be the provi target of the fit, not {type(target).__name__}.")
+    given = target
+    with opened_fit(path) as (data, file):
         if target is None and data.get("target") is not None:
             target = _unpacked_target(data, file, path)
+        known = {name: file.get_tensor(name) for name in (_POINTS, _VALUES) if name in file.keys()}
+        if given is not None and known and known[_POINTS].shape[1] != given.dim:
+            number = known[_POINTS].shape[1]
+            raise ValueError(
+                f"{path} is the fit of another target: it has {number} parameters, target= has {given.dim}."
+            )
         if data["family"]["scale"] == "nested":
             family, structure = _nested(target, path)
         else:
             family, structure = _family(data["family"], file)
         leaves = [jnp.asarray(file.get_tensor(f"point/{i}")) for i in range(structure.num_leaves)]
+        point = jax.tree.unflatten(structure, leaves)
         history = History.from_array(file.get_tensor("history"))
+        fit = _fit(data, family, point, history, target)
+    if given is not None:
+        _check_target(given, family, point, known, path)
+    return fit
+
+
+def _fit(data: dict[str, Any], family: Any, point: Any, history: History, target: Any) -> Fit:
     kind: Any = NestedPosterior if isinstance(family, NestedGaussian) else Posterior
     encoding, description = data.get("encoding"), data.get("description")
     return Fit(
-        posterior=kind(family, jax.tree.unflatten(structure, leaves), tuple(data["names"]), target),
+        posterior=kind(family, point, tuple(data["names"]), target),
         elbo=Estimate(**data["elbo"]),
         certificate=Certificate.from_dict(data["certificate"]),
         outcome=Outcome[data["outcome"]],
@@ -131,7 +174,7 @@ class _CannotBeStoredError(Exception):
 
 
 def _packed_target(target: Any, wanted: bool | None, tensors: dict[str, Any], shared: dict[int, str]) -> dict[str, Any]:
-    """The target as plain data, its arrays added to `tensors`, and a digest of both; empty where it cannot be stored.
+    """The target as plain data, its arrays added to `tensors`; empty where it cannot be stored.
 
     **Arguments:**
 
@@ -152,17 +195,45 @@ def _packed_target(target: Any, wanted: bool | None, tensors: dict[str, Any], sh
     if wanted is None and sum(array.nbytes for array in arrays.values()) > _LARGEST_TARGET:
         return {}
     tensors |= arrays
-    return {"target": spec, "digest": _digest(spec, {**tensors, **arrays})}
+    return {"target": spec}
 
 
 def load_model(path: str | Path) -> Any:
     """The `model` that `save` was given; None in a file without one."""
-    with safe_open(path, framework="numpy") as file:
-        metadata = file.metadata() or {}
-        if metadata.get("format") != _FORMAT:
-            raise ValueError(f"{path} is not a fit saved by ProVI.")
-        spec = json.loads(metadata["fit"]).get("model")
+    with opened_fit(path, say=False) as (data, file):  # the fit itself says it
+        spec = data.get("model")
         return None if spec is None else _unpacked(spec, file, {}, path)
+
+
+def _fingerprint(fit: Fit) -> dict[str, np.ndarray]:
+    """The log density at three draws of q, by which `load` knows the target again; empty where there is none.
+
+    Its value and not its code: functions have no name that could be trusted, and classes may move.
+    """
+    if fit.target is None:
+        return {}
+    try:
+        points = np.asarray(fit.posterior.sample(3, 0))
+        values = log_densities(fit.target, fit.posterior.family, fit.posterior.point, points)[0]
+    except Exception:  # of a user's density that cannot be evaluated any more: no reason to lose the fit
+        return {}
+    return {_POINTS: points, _VALUES: values}
+
+
+def _check_target(target: Any, family: Any, point: Any, known: dict[str, np.ndarray], path: Any) -> None:
+    """`ValueError` where the log density of `target` is not that of the fit, up to rounding."""
+    if not known:
+        warnings.warn(f"{path} does not say what it is the fit of: that it is target= is not verified.", stacklevel=4)
+        return
+    before, now = known[_VALUES], log_densities(target, family, point, known[_POINTS])[0]
+    rounding = max(np.finfo(dtype).eps for dtype in (known[_POINTS].dtype, target.dtype)) ** 0.5
+    if not np.allclose(now, before, rounding, rounding, equal_nan=True):
+        then, found = (", ".join(f"{x:.6g}" for x in values) for values in (before, now))
+        raise ValueError(
+            f"{path} is the fit of another target: at three draws of q its log density was {then}, and that of target= "
+            f"is {found}. Give the target of the fit; provi.certify(target, provi.load(path).posterior) says how good "
+            f"q is for another."
+        )
 
 
 def _pack(value: Any, arrays: dict[str, Any], stored: dict[int, str], folder: str = "target") -> Any:
@@ -194,7 +265,7 @@ def _unpacked_target(data: Any, file: Any, path: Any) -> Any:
     tensors: dict[tuple[str, bool], Any] = {}
     found = _unpacked(data["target"], file, tensors, path)
     arrays = {name: np.asarray(array) for (name, _), array in tensors.items()}
-    if _digest(data["target"], arrays) != data["digest"]:
+    if "digest" in data and _digest(data["target"], arrays) != data["digest"]:
         raise ValueError(f"{path} is damaged: the digest of its target is not the one that was written.")
     return found
 
@@ -244,7 +315,7 @@ def _rebuilt(name: str, fields: dict[str, Any]) -> Any:
 
 
 def _digest(spec: Any, arrays: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of a target: of its plain data, and of the arrays that they name."""
+    """SHA-256 of a target in a file of format 1: of its plain data, and of the arrays that they name."""
     text, found = json.dumps(spec, sort_keys=True), hashlib.sha256()
     found.update(text.encode())
     for name in sorted(arrays):
@@ -287,4 +358,11 @@ def _family(spec: dict[str, Any], file: Any) -> tuple[AbstractFamily, Any]:
         return family, jax.tree.structure(DualPoint(one[0], one[0]))
     base = StudentT(spec["df"]) if spec["df"] is not None else _BASES[spec["base"]]()
     family = LocationScale(spec["dim"], base, spec["scale"], rank=spec["rank"])
-    return family, jax.tree.structure(family.point(np.zeros(spec["dim"]), 1.0))
+    dim = family.dim
+    second = {"diagonal": (dim,), "low_rank": (dim,)}.get(family.scale, (dim, dim))
+    shapes = [(dim,), second, *([(dim, family.rank)] if family.scale == "low_rank" else [])]
+    if [tuple(file.get_slice(f"point/{i}").get_shape()) for i in range(len(shapes))] != shapes:
+        raise ValueError(f"its numbers are not those of a {family.scale} scale in {dim} dimensions")
+    # Of one dimension, as all have the same structure: nothing is made in a size that only the header claims.
+    one = LocationScale(1, base, spec["scale"], rank=1)
+    return family, jax.tree.structure(one.point(np.zeros(1), 1.0))

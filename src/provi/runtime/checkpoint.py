@@ -1,9 +1,14 @@
-"""Checkpoints from which a run resumes bit for bit: safetensors, written atomically, never pickled."""
+"""Checkpoints from which a run resumes bit for bit: safetensors, written by renaming, never pickled.
 
+The last two are kept, `run.ckpt` and `run.ckpt.previous`: where the last one is damaged, the run goes on from the one
+before it, and says so.
+"""
+
+import dataclasses
 import hashlib
 import json
-import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +16,30 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
+from provi.core.files import DamagedFileError, opened_tensors, write_tensors
 from provi.runtime.record import History
 
-_FORMAT = "provi-checkpoint-1"
+_FORMATS = ("provi-checkpoint-1", "provi-checkpoint-2")
+_WHAT = "a ProVI checkpoint"
 _REMEDY = "Pass resume=False to start afresh, or give the path of an intact checkpoint."
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """What a run needs to go on.
+
+    - `seconds`: that it has taken. - `segments`: calls that it was made in, the present one included.
+    - `rule`: what the rule that stops it remembers, plain values and arrays by name, and `asked`, the step at which
+      it was asked last; None where nothing of it was saved.
+    """
+
+    carry: Any
+    history: History
+    seconds: float
+    segments: int = 1
+    rule: dict[str, Any] | None = None
+    asked: int | None = None
 
 
 def fingerprint(*parts: Any) -> str:
@@ -36,64 +58,105 @@ def fingerprint(*parts: Any) -> str:
     return digest.hexdigest()
 
 
-def _content_digest(tensors: dict[str, np.ndarray]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        digest.update(name.encode() + np.ascontiguousarray(tensors[name]).tobytes())
-    return digest.hexdigest()
+def previous_of(path: Path) -> Path:
+    """Where the checkpoint before the one at `path` is."""
+    return path.with_name(path.name + ".previous")
 
 
-def save_checkpoint(path: Path, carry: Any, history: History, seconds: float, identity: str, segments: int = 1) -> None:
-    """Write everything needed to go on. A crash while writing leaves the previous checkpoint intact.
-
-    `segments`: calls that this run was made in so far, the present one included.
-    """
-    tensors = {f"carry/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(carry))}
-    tensors["history"] = history.as_array()
+def save_checkpoint(path: Path, saved: Saved, identity: str) -> None:
+    """Write everything needed to go on; `OSError` where that fails, with the previous checkpoint intact."""
+    tensors = {f"carry/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(saved.carry))}
+    tensors["history"] = saved.history.as_array()
+    rule = saved.rule or {}
+    arrays = {name: value for name, value in rule.items() if isinstance(value, np.ndarray)}
+    tensors |= {f"rule/{name}": value for name, value in arrays.items()}
+    plain = {name: value for name, value in rule.items() if name not in arrays}
     metadata = {
-        "format": _FORMAT,
+        "format": _FORMATS[-1],
         "identity": identity,
-        "seconds": json.dumps(seconds),
-        "segments": json.dumps(segments),
-        "digest": _content_digest(tensors),
+        "seconds": json.dumps(saved.seconds),
+        "segments": json.dumps(saved.segments),
+        "rule": json.dumps(None if saved.rule is None else plain),
+        "asked": json.dumps(saved.asked),
     }
-    temporary = path.with_name(path.name + ".tmp")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, temporary, metadata=metadata)
-    with open(temporary, "rb") as handle:
-        os.fsync(handle.fileno())
-    os.replace(temporary, path)
+    write_tensors(path, tensors, metadata, keep=previous_of(path))
 
 
 def saved_segments(path: Path) -> int:
-    """In how many calls the run that was saved at `path` was made; 0 where there is no checkpoint."""
+    """In how many calls the run that was saved at `path` was made; 0 where there is no checkpoint.
+
+    One more where the last checkpoint is damaged: it may have been of a later call than the one before it.
+    """
     if not path.exists():
         return 0
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return int(json.loads((file.metadata() or {}).get("segments", "1")))
-    except SafetensorError as error:
-        raise ValueError(f"checkpoint {path} is damaged or not a checkpoint ({error}). {_REMEDY}") from None
+
+    def segments(file: Any) -> int:
+        return int(json.loads(file.metadata().get("segments", "1")))
+
+    found, error = _intact(path, segments)
+    return found + (error is not None)
 
 
-def load_checkpoint(path: Path, like: Any, identity: str) -> tuple[Any, History, float]:
-    """The carry, the history and the seconds already spent; `like` gives the carry's structure."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-    except SafetensorError as error:
-        raise ValueError(f"checkpoint {path} is damaged or not a checkpoint ({error}). {_REMEDY}") from None
-    if metadata.get("format") != _FORMAT:
-        raise ValueError(f"checkpoint {path} is not a ProVI checkpoint. {_REMEDY}")
-    if metadata["identity"] != identity:
-        raise ValueError(
-            f"checkpoint {path} belongs to another run (other data, family, algorithm, start or seed). "
-            f"Pass resume=False to start afresh, or the arguments of the first call."
+def load_checkpoint(path: Path, like: Any, identity: str) -> Saved:
+    """What was saved last or, where that is damaged, before it; `like` gives the carry's structure."""
+
+    def read(file: Any) -> Saved:
+        metadata = file.metadata()
+        if metadata["identity"] != identity:
+            raise ValueError(
+                f"checkpoint {path} belongs to another run (other data, family, algorithm, start or seed). "
+                f"Pass resume=False to start afresh, or the arguments of the first call."
+            )
+        leaves, structure = jax.tree.flatten(like)
+        carry = [jnp.asarray(file.get_tensor(f"carry/{i}")) for i in range(len(leaves))]
+        rule = json.loads(metadata.get("rule", "null"))
+        if rule is not None:
+            names = [name for name in file.keys() if name.startswith("rule/")]
+            rule |= {name.removeprefix("rule/"): file.get_tensor(name) for name in names}
+        return Saved(
+            jax.tree.unflatten(structure, carry),
+            History.from_array(file.get_tensor("history")),
+            json.loads(metadata["seconds"]),
+            json.loads(metadata.get("segments", "1")),
+            rule,
+            json.loads(metadata.get("asked", "null")),
         )
-    if metadata["digest"] != _content_digest(tensors):
-        raise ValueError(f"checkpoint {path} is damaged: its numbers are not those that were saved. {_REMEDY}")
-    leaves, structure = jax.tree.flatten(like)
-    loaded = [jnp.asarray(tensors[f"carry/{i}"]) for i in range(len(leaves))]
-    history = History.from_array(tensors["history"])
-    return jax.tree.unflatten(structure, loaded), history, json.loads(metadata["seconds"])
+
+    found, error = _intact(path, read)
+    if error is None:
+        return found
+    warnings.warn(
+        f"{error} The run goes on from the checkpoint before it, {previous_of(path)}.",
+        stacklevel=2,
+    )
+    return dataclasses.replace(found, segments=found.segments + 1)
+
+
+def _intact(path: Path, read: Any) -> tuple[Any, DamagedFileError | None]:
+    """What `read` makes of the checkpoint or, where that is damaged, of the one before, and what was damaged."""
+    try:
+        return _opened(path, read), None
+    except DamagedFileError as error:
+        before = previous_of(path)
+        if before.exists():
+            try:
+                return _opened(before, read), error
+            except DamagedFileError:
+                pass
+        raise DamagedFileError(f"checkpoint {error} {_REMEDY}") from None
+
+
+def _opened(path: Path, read: Any) -> Any:
+    with opened_tensors(path, _FORMATS, _WHAT) as file:
+        metadata = file.metadata()
+        if metadata["format"] == _FORMATS[0] and metadata["digest"] != _first_digest(file):
+            raise DamagedFileError(f"{path} is damaged: its numbers are not those that were saved.")
+        return read(file)
+
+
+def _first_digest(file: Any) -> str:
+    """Of format 1: of the names and bytes of the arrays, but not of their types and shapes, nor of the texts."""
+    digest = hashlib.sha256()
+    for name in sorted(file.keys()):
+        digest.update(name.encode() + np.ascontiguousarray(file.get_tensor(name)).tobytes())
+    return digest.hexdigest()

@@ -54,28 +54,53 @@ def is_lost(state: Any) -> bool:
 
 @contextmanager
 def interrupts_wait(wanted: bool = True) -> Iterator[None]:
-    """Ctrl-C takes effect when the block has ended; pressed twice, at once. Nothing changes unless `wanted`.
+    """Ctrl-C and SIGTERM take effect when the block has ended; a second one at once. Nothing changes unless `wanted`.
 
     For a call that takes arrays over: an exception between its end and the assignment of its result would lose both.
     """
-    handler = signal.getsignal(signal.SIGINT)
-    if not wanted or threading.current_thread() is not threading.main_thread() or not callable(handler):
+    if not wanted or threading.current_thread() is not threading.main_thread():
         yield
         return
+    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
     waiting: list[Any] = []
 
     def postpone(number: int, frame: Any) -> None:
         if waiting:
-            handler(number, frame)
+            handlers[number](number, frame)
         waiting.append((number, frame))
 
-    signal.signal(signal.SIGINT, postpone)
+    for number in handlers:
+        signal.signal(number, postpone)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     if waiting:
-        handler(*waiting[0])
+        number, frame = waiting[0]
+        handlers[number](number, frame)
+
+
+@contextmanager
+def termination_interrupts() -> Iterator[None]:
+    """Inside, SIGTERM is a `KeyboardInterrupt`, as Ctrl-C is: machines that are taken away are told so by it.
+
+    A handler of the user's own stays, and outside of the main thread nothing changes.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def places_of(arrays: Any) -> Any:

@@ -1,7 +1,11 @@
 """Drives the compiled loop: records, budgets, progress, checkpoints, interruption."""
 
+import abc
+import contextlib
 import dataclasses
+import math
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +15,14 @@ import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, without_guarantee
 from provi.core.arguments import check_count, check_positive, device_array, double_precision
+from provi.core.files import remove_drafts, sole_use, try_writing
 from provi.core.randomness import folded, key_of, split_key
-from provi.runtime.checkpoint import fingerprint, load_checkpoint, save_checkpoint, saved_segments
+from provi.runtime.checkpoint import (
+    Saved,
+    fingerprint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from provi.runtime.loop import (
     LARGEST_REJECTIONS,
     Carry,
@@ -28,6 +38,7 @@ from provi.runtime.loop import (
     places_of,
     put_back,
     split,
+    termination_interrupts,
 )
 from provi.runtime.record import History, Outcome, ProgressBar, recorded_steps
 
@@ -64,6 +75,29 @@ def as_budget(value: Any) -> Budget:
 _NO_LIMIT = 2**62
 _BLOCK_SECONDS = 0.5  # how long the compiled loop may go without reporting to the host
 _RECORD_DRAWS = 100  # draws behind each recorded ELBO estimate, as in paper 004's figures
+_FIRST_CHECKPOINTS, _SHARE_OF_WRITING = 1.0, 10  # seconds between the first two; between early ones, in their own time
+CHECKPOINT_SECONDS = 30.0
+"""From one checkpoint to the next, unless the user says otherwise."""
+
+
+class AbstractStop(abc.ABC):
+    """A rule that is asked on the host after every step whether to stop; what it remembers is in the checkpoints.
+
+    Where it says no, it may remember what it has seen. Where it says yes, a resumed run asks it again, with the memory
+    of the step before: the same answer for the same request, and another one if less is wanted now.
+    """
+
+    @abc.abstractmethod
+    def __call__(self, state: Any) -> bool:
+        """Whether to stop at this state."""
+
+    @abc.abstractmethod
+    def memory(self) -> dict[str, Any]:
+        """Plain values and NumPy arrays by name; cheap, as it is asked after every step."""
+
+    @abc.abstractmethod
+    def recall(self, memory: dict[str, Any], state: Any) -> None:
+        """Go on from a `memory`, of a run that was saved with a `state` of this structure."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,34 +131,58 @@ def run(
     num_records: int = 100,
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
-    checkpoint_seconds: float = 30.0,
+    checkpoint_seconds: float | int = CHECKPOINT_SECONDS,
     resume: bool = False,
-    stop: Callable[[Any], bool] | None = None,
+    stop: Callable[[Any], bool] | AbstractStop | None = None,
     feed: Callable[[Any, int], Any] | None = None,
 ) -> Run:
     """Run `algorithm` for `num_steps` steps or until the budget ends; returns the last good state in any case.
 
-    `stop(state)` is asked on the host after every step; True ends the run with `Outcome.TOLERANCE`.
+    `stop(state)` is asked on the host after every step; True ends the run with `Outcome.TOLERANCE`. Of an
+    `AbstractStop` the checkpoints hold the memory, too.
     `feed(target, step)` is asked on the host before every step for the target that it reads: for rows that only the
     host can draw. It must be a function of the step, of the same shapes each time.
 
     Randomness is a function of (seed, step): a short run is a prefix of a longer one, and a run resumed from
-    `checkpoint` ends with the same bits as an uninterrupted one.
+    `checkpoint` ends with the same bits as an uninterrupted one. It is written after the first step, then after a
+    second, two, four, ... and every `checkpoint_seconds`, and at the end, however that comes about: Ctrl-C and SIGTERM
+    end a run with `Outcome.INTERRUPTED`. Where it cannot be written any more, the run warns and goes on.
     """
+    check_checkpoint(checkpoint, checkpoint_seconds, resume)
     algorithm = without_guarantee(algorithm.resolve(target, family))
     family.check_point(start)
     budget = budget or Budget()
     num_steps = min(check_count("num_steps", num_steps), budget.steps or num_steps)
     driver = _Driver(algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop, feed)
-    driver.prepare(start, resume)
     first_batch = int(algorithm.cost_at(device_array(0)))
     if budget.gradients is not None and budget.gradients < first_batch:
         raise ValueError(
             f"budget={budget.gradients} gradient evaluations do not pay for one step of {first_batch} draws."
         )
-    with ProgressBar(num_steps, progress) as bar:
+    with contextlib.ExitStack() as stack:
+        if checkpoint is not None:
+            stack.enter_context(sole_use(checkpoint, "checkpoint"))
+            remove_drafts(checkpoint)
+        driver.prepare(start, resume)
+        stack.enter_context(termination_interrupts())
+        bar = stack.enter_context(ProgressBar(num_steps, progress))
         outcome = driver.drive(recorded_steps(num_steps, num_records), bar)
     return driver.result(outcome)
+
+
+def check_checkpoint(path: str | Path | None, seconds: float | int, resume: bool) -> None:
+    """`ValueError` before any long work: the path can be written now, and the other two arguments go with it."""
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"checkpoint_seconds must be a number of seconds, 0 or more, not {seconds}.")
+    if path is None:
+        if resume:
+            raise ValueError("resume=True needs checkpoint=, the path of the file to resume from.")
+        return
+    try:
+        try_writing(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ValueError(f"checkpoint={path} cannot be written ({reason}): give a path that can.") from None
 
 
 class _Driver:
@@ -145,15 +203,28 @@ class _Driver:
         self.carry: Carry = initial_carry(self.parts[0], start)
         self.good_state = self.small_state
         self.history, self.spent, self.segments = History(), 0.0, 1
+        # The last step that the rule has said no to, and its memory of then: one object, which no interrupt halves.
+        self.heard = (0, self.memory())
         self.identity = fingerprint(*self.parts, start, np.asarray(self.seed)) if self.path else ""
-        if resume and self.path is None:
-            raise ValueError("resume=True needs checkpoint=, the path of the file to resume from.")
         if resume and self.path is not None and self.path.exists():
-            places = places_of(self.carry)
-            del self.carry  # a table need not be there twice
-            loaded, self.history, self.spent = load_checkpoint(self.path, places, self.identity)
-            self.carry, self.segments = put_back(loaded, places), saved_segments(self.path) + 1
-        self.began = self.saved = time.monotonic()
+            self._resume(self.path)
+        self.began = time.monotonic()
+        self.wait, self.due = 0.0, self.began if self.path else math.inf
+
+    def _resume(self, path: Path) -> None:
+        places = places_of(self.carry)
+        del self.carry  # a table need not be there twice
+        saved = load_checkpoint(path, places, self.identity)
+        self.history, self.spent, self.segments = saved.history, saved.seconds, saved.segments + 1
+        self.carry = put_back(saved.carry, places)
+        if len(self.history) and np.isfinite(self.history.last("elbo")):
+            self.good_state = self.small_state
+        if isinstance(self.stop, AbstractStop) and saved.rule is not None:
+            self.stop.recall(saved.rule, self.carry.state)
+        self.heard = (self.step if saved.asked is None else saved.asked, self.memory())
+
+    def memory(self) -> dict[str, Any] | None:
+        return self.stop.memory() if isinstance(self.stop, AbstractStop) else None
 
     @property
     def seconds(self) -> float:
@@ -168,14 +239,20 @@ class _Driver:
         """The state without what the next call of the loop takes over: enough for an answer, not to go on."""
         return split(self.parts[0], self.carry.state)[0]
 
+    @property
+    def unasked(self) -> bool:
+        """Whether the rule has not been asked at this step; so begins a run that was saved in between."""
+        return self.stop is not None and self.heard[0] < self.step
+
     def drive(self, records: list[int], bar: ProgressBar) -> Outcome:
         """Advance from record to record until something ends the run."""
         block = 1  # the first block is one step, which compiles; later ones last about _BLOCK_SECONDS
         try:
             for record in records:
-                while self.step < record:
+                while self.step < record or self.unasked:
                     before, started = self.step, time.monotonic()
-                    self.advance_to(min(record, before + block))
+                    if not self.unasked:
+                        self.advance_to(min(record, before + block))
                     taken, elapsed = self.step - before, time.monotonic() - started
                     if self.stop is not None or self.feed is not None:
                         block = 1
@@ -190,6 +267,8 @@ class _Driver:
                         if not self.recorded(self.step):
                             self.record()
                         return ended
+                    if time.monotonic() >= self.due:
+                        self.save()
                 if not self.recorded(record):
                     self.record()
                     bar.update(self.step, self.last_elbo())
@@ -207,15 +286,15 @@ class _Driver:
                 self.key, algorithm, target, family, self.carry, device_array(step), self.gradient_budget
             )
         jax.block_until_ready(self.carry)
-        if time.monotonic() - self.saved > self.checkpoint_seconds:
-            self.save()
 
     def ended(self) -> Outcome | None:
         health = self.carry.health
         if int(health.consecutive) >= LARGEST_REJECTIONS:
             return Outcome.NONFINITE
-        if self.stop is not None and self.stop(self.carry.state):
-            return Outcome.TOLERANCE
+        if self.stop is not None and self.unasked:
+            if self.stop(self.carry.state):
+                return Outcome.TOLERANCE
+            self.heard = (self.step, self.memory())
         if self.budget.gradients is not None and not bool(affordable(self.parts[0], self.carry, self.gradient_budget)):
             return Outcome.GRADIENT_BUDGET
         if self.budget.seconds is not None and self.seconds >= self.budget.seconds:
@@ -252,9 +331,20 @@ class _Driver:
         return self.history.last("elbo") if len(self.history) else None
 
     def save(self) -> None:
-        if self.path is not None and not is_lost(self.carry):
-            save_checkpoint(self.path, self.carry, self.history, self.seconds, self.identity, self.segments)
-            self.saved = time.monotonic()
+        """Write a checkpoint. A disk that is full or gone costs the file, and not the run."""
+        if self.path is None or is_lost(self.carry):
+            return
+        began = time.monotonic()
+        asked, rule = (None, None) if self.stop is None else self.heard
+        saved = Saved(self.carry, self.history, self.seconds, self.segments, rule, asked)
+        try:
+            save_checkpoint(self.path, saved, self.identity)
+        except OSError as error:
+            warnings.warn(f"The checkpoint was not written, and the run goes on without it. {error}", stacklevel=4)
+        taken = time.monotonic() - began
+        early = max(_FIRST_CHECKPOINTS, 2 * self.wait, _SHARE_OF_WRITING * taken)
+        self.wait = min(self.checkpoint_seconds, early)
+        self.due = time.monotonic() + self.wait
 
     def result(self, outcome: Outcome) -> Run:
         state, health = self.carry.state, self.carry.health

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import math
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, ClassVar
@@ -10,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.natural.laplace import value_and_gradient
+from provi.certificates.bounds import at_most
 from provi.certificates.build import DEFAULT_GRADIENTS, Evidence, Query, build_certificate
 from provi.certificates.certificate import Certificate
 from provi.certificates.distance.bound import Deferred, PosteriorBound
 from provi.core.interpreter import one_blas_thread
 from provi.families.base import AbstractFamily, moment_of
 from provi.result.posterior import Posterior
+from provi.runtime.record import Outcome
 from provi.runtime.run import Budget, Run
 from provi.targets.base import AbstractTarget, Constants
 from provi.theory.solution_region import smallest_scale
@@ -154,6 +157,44 @@ class AbstractStructure(abc.ABC):
 def certificate_seed(seed: int, attempt: int) -> int:
     """A seed for the draws of the `attempt`-th certificate: none of them was used by the fit or by another attempt."""
     return int(np.random.SeedSequence((seed, 1, attempt)).generate_state(1)[0])
+
+
+def limited(certificate: Certificate, request: Request) -> bool:
+    """Whether the proven bound is above the tolerance for want of draws only: the statistical one is within it."""
+    return certificate.status == "proven" and (certificate.statistical_gap or math.inf) <= request.tol
+
+
+def within(certificate: Certificate, request: Request) -> bool:
+    """Whether the gap is bounded by the tolerance."""
+    return certificate.gap is not None and certificate.gap <= request.tol
+
+
+def explained(
+    found: Run, certificate: Certificate, request: Request, spent: int, otherwise: tuple[Outcome, str] | None
+) -> Run:
+    """The run with what its certificates cost counted in, and a message that says what was reached and what not.
+
+    `spent`: on certificates, in gradients or passes. `otherwise`: outcome and message where the tolerance was not
+    reached; None for those of the run.
+    """
+    outcome, message = otherwise or (found.outcome, found.message)
+    # A deterministic bound holds of the point however the run ended.
+    if within(certificate, request) and (found.outcome.ok or certificate.confidence is None):
+        outcome, message = _reached(certificate, request)
+    total = found.gradient_evaluations + spent
+    return dataclasses.replace(found, outcome=outcome, message=message, gradient_evaluations=total)
+
+
+def _reached(certificate: Certificate, request: Request) -> tuple[Outcome, str]:
+    level = certificate.confidence
+    words = f"at most {at_most(certificate.gap)} <= tol = {request.tol:g} nats"  # pyright: ignore[reportArgumentType]
+    words += "" if level is None else f", confidence {level:g}"
+    if certificate.status == "proven":
+        return Outcome.TOLERANCE, f"the gap is proven to be {words}"
+    if certificate.status == "statistical":
+        return Outcome.TOLERANCE, f"the gap is {words} (statistical: asymptotic, tails audited and not known)"
+    best = min((b for b in certificate.bounds if b.status == "conditional"), key=lambda bound: bound.value)
+    return Outcome.CONDITIONAL, f"the gap is {words}, if what it assumes holds: {best.detail}"
 
 
 def check_finite(target: AbstractTarget, loc: np.ndarray) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from scipy.linalg import solve
 
@@ -19,11 +20,12 @@ from provi.algorithms.base import AbstractAlgorithm
 from provi.certificates.bounds import GapBound, at_most, spend
 from provi.certificates.build import DEFAULT_GRADIENTS
 from provi.certificates.certificate import Certificate, at_confidence
+from provi.core.arguments import device_array
 from provi.families.location_scale import Point
 from provi.runtime.checkpoint import saved_segments
 from provi.runtime.record import Outcome
-from provi.runtime.run import Run, run
-from provi.structures.base import AbstractStructure, Answer, Request, certificate_seed
+from provi.runtime.run import AbstractStop, Run, run
+from provi.structures.base import AbstractStructure, Answer, Request, certificate_seed, explained, limited, within
 
 CERTIFICATE_PASSES = 3
 """What the deterministic bounds at one point cost, at most but for rare cases."""
@@ -39,7 +41,7 @@ RUN_SHARE = 0.5
 """Of a gradient budget, for a run whose certificate is from draws; the rest is for the certificate."""
 
 
-class ProvenStop:
+class ProvenStop(AbstractStop):
     """Stops when the gap is proven to be at most `tol`, or when rounding ends the progress.
 
     Half the squared whitened gradient estimates the gap. Bounds cost a pass or two, so they are tried when the
@@ -82,6 +84,19 @@ class ProvenStop:
         least = min(bound.value for bound in bounds)
         self.threshold = max(_RETRY, 0.5 * self.tol / least if math.isfinite(least) else 0.0) * estimate
         return self.proven
+
+    def memory(self) -> dict[str, Any]:
+        """Counters, and how small the estimate was."""
+        numbers = {name: getattr(self, name) for name in ("passes", "least", "lowest", "idle")}
+        return {**numbers, "tol": self.tol, "threshold": self.threshold}
+
+    def recall(self, memory: dict[str, Any], state: Any) -> None:
+        """Bounds are deterministic: of a run to another tolerance all counts but when to try them."""
+        del state
+        self.passes, self.idle = int(memory["passes"]), int(memory["idle"])
+        self.least, self.lowest = float(memory["least"]), float(memory["lowest"])
+        if memory["tol"] == self.tol:
+            self.threshold = float(memory["threshold"])
 
     def _stalled(self, estimate: float, negative_elbo: float) -> bool:
         """For twenty passes neither the negative ELBO fell by more than rounding nor the gradient's norm to a half.
@@ -151,14 +166,27 @@ def run_proven(
         known=stop.bounds if stop.proven else None,
     )
     passes = stop.passes + (0 if stop.proven else CERTIFICATE_PASSES)
-    return Answer(_explained(found, certificate, request, passes, stop.reason(found, certificate)), certificate)
+    return Answer(explained(found, certificate, request, passes, stop.reason(found, certificate)), certificate)
 
 
-class SampledStop:
+@dataclasses.dataclass(frozen=True)
+class _Try:
+    """A certificate that was tried: where (and the arrays of it), at which level and step, with how many gradients."""
+
+    point: Point
+    arrays: dict[str, np.ndarray]
+    level: int
+    step: int
+    most: int
+
+
+class SampledStop(AbstractStop):
     """Tries the certificate as the estimated gap falls; where the target is not log-concave, asks for stationarity.
 
     The k-th try is the one at a gap of _FIRST_TRY * _NEXT_TRY^k * tol, and it spends the share 2^-(k+1) of the error
-    probability of this call (`error_level`).
+    probability. A resumed run goes on with these tries, so that it ends as it would have done without an interruption.
+    What a call issues beside them, of a run that was cut short and can be resumed, comes out of the last share
+    (`extra_level`).
 
     **Arguments:**
 
@@ -170,55 +198,93 @@ class SampledStop:
         self, structure: AbstractStructure, algorithm: AbstractAlgorithm, request: Request, spent: int
     ) -> None:
         self.structure, self.algorithm, self.request = structure, algorithm, request
-        self.level = error_level(request)
+        self.calls = calls_before(request)
+        # As long as nothing is recalled: this is the first call, or what others have spent is not known.
+        self.level = extra_level(request, self.calls) / 2 if self.calls else 1 - request.confidence
         self.began = time.monotonic()
         self.run_gradients = 0
         self.tries = 0
+        self.tried: _Try | None = None
+        self.nothing_known = False
         self.certificate: Certificate | None = None
         self.num_gradients = spent
         self.stationarity = StationarityRule()
         self.stationary = False
 
+    def memory(self) -> dict[str, Any]:
+        """Counters, where q was at the last looks, and the last try."""
+        names = ("run_gradients", "num_gradients", "tries", "level", "nothing_known")
+        found = {name: getattr(self, name) for name in names}
+        found |= {"tol": self.request.tol, "confidence": self.request.confidence, **self.stationarity.memory()}
+        if self.tried is not None:
+            found |= {"tried": [self.tried.level, self.tried.step, self.tried.most], **self.tried.arrays}
+        return found
+
+    def recall(self, memory: dict[str, Any], state: Any) -> None:
+        """The tries of a run to the same tolerance go on; to another one they begin again, at another level."""
+        self.stationarity.recall(memory)
+        self.run_gradients, self.num_gradients = int(memory["run_gradients"]), int(memory["num_gradients"])
+        if (memory["tol"], memory["confidence"]) != (self.request.tol, self.request.confidence):
+            return
+        self.tries, self.level = int(memory["tries"]), float(memory["level"])
+        self.nothing_known = bool(memory["nothing_known"])
+        if "tried" in memory:
+            structure = jax.tree.structure(state.point)
+            arrays = {f"tried/{i}": memory[f"tried/{i}"] for i in range(structure.num_leaves)}
+            point = jax.tree.unflatten(structure, map(device_array, arrays.values()))
+            self.tried = _Try(point, arrays, *map(int, memory["tried"]))
+
     def __call__(self, state: Any) -> bool:
         self.run_gradients += int(self.algorithm.cost_at(state.step))
         still = self._looks_stationary(state)
-        if self.certificate is not None and self.certificate.status == "none":
+        if self.nothing_known:
             self.stationary = still
             return still
         progress = self.algorithm.progress(state)
         estimate = math.inf if progress is None else progress.gap
         tol = self.request.tol
         # Noise may keep the estimate large for ever, where the density is not log-concave; then the first try is here.
-        if still and self.certificate is None and not self.structure.target.constants.log_concave.known:
+        if still and self.tries == 0 and not self.structure.target.constants.log_concave.known:
             estimate = min(estimate, _FIRST_TRY * tol)
         if not estimate <= _FIRST_TRY * tol:
             return False
         # An estimate of zero (a Gaussian target) is the last level.
         level = math.log(_FIRST_TRY * tol / max(estimate, 1e-300)) / math.log(1 / _NEXT_TRY)
         level = min(int(level), MOST_TRIES - 1)
-        if level < self.tries or (self.certificate is not None and self.tries >= MOST_TRIES):
+        if level < self.tries or self.tries >= MOST_TRIES:
             return False
         self.tries = level + 1
-        self.certificate = self.certify(state.point, level, int(state.step))
-        self.stationary = still and self.certificate.status == "none"
+        arrays = {f"tried/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state.point))}
+        self.tried = _Try(state.point, arrays, level, int(state.step), self._affordable())
+        self.certificate = self._repeat(self.tried)
+        self.num_gradients += self.certificate.num_gradients
+        self.nothing_known = self.certificate.status == "none"
+        self.stationary = still and self.nothing_known
         return self.reached or self.limited or self.stationary or level == MOST_TRIES - 1
 
     @property
     def reached(self) -> bool:
         """Whether the last certificate is within the tolerance."""
-        return self.certificate is not None and _within(self.certificate, self.request)
+        return self.certificate is not None and within(self.certificate, self.request)
 
     @property
     def limited(self) -> bool:
         """Whether draws, and no longer q, keep the proven bound above the tolerance: the statistical one is within."""
-        return self.certificate is not None and _limited(self.certificate, self.request)
+        return self.certificate is not None and limited(self.certificate, self.request)
 
     def last_certificate(self, found: Run) -> Certificate:
         """The certificate of the result: the one that ended the run, or another try."""
-        ended = found.outcome is Outcome.TOLERANCE and self.limited
-        if self.certificate is not None and (self.reached or self.stationary or ended):
+        ended = found.outcome is Outcome.TOLERANCE
+        if self.stationary and self.certificate is None and self.tried is not None:
+            self.certificate = self._repeat(self.tried)  # as it was before an interruption
+        if self.certificate is not None and (self.reached or self.stationary or (ended and self.limited)):
             return self.certificate
-        return self.certify(found.point, min(self.tries, MOST_TRIES), found.num_steps + 1)
+        level = spend(self.level, min(self.tries, MOST_TRIES))
+        if not ended and self.request.options.get("checkpoint") is not None:
+            level = extra_level(self.request, self.calls) / 4  # a run that goes on from here makes this try itself
+        certificate = self._certify(found.point, level, found.num_steps + 1, self._affordable())
+        self.num_gradients += certificate.num_gradients
+        return certificate
 
     def reason(self, found: Run, certificate: Certificate) -> tuple[Outcome, str] | None:
         """Why this rule ended the run short of the tolerance; None where something else did."""
@@ -238,19 +304,22 @@ class SampledStop:
         )
         return Outcome.COMPLETED, message
 
-    def certify(self, point: Point, level: int, step: int) -> Certificate:
-        """With fresh draws, on what the budget leaves.
+    def _repeat(self, tried: "_Try") -> Certificate:
+        """The certificate of a try: the same draws and so the same bits, however often."""
+        return self._certify(tried.point, spend(self.level, tried.level), tried.step, tried.most)
 
-        The tries share the error probability, so whichever is reported holds with the confidence asked for.
+    def _certify(self, point: Point, error: float, step: int, most: int) -> Certificate:
+        """With fresh draws, at most `most` gradients.
+
+        All that are issued share the error probability, so whichever is reported holds with the confidence asked for.
         """
         certificate = self.structure.certificate(
             point,
-            confidence=1 - spend(self.level, level),
+            confidence=1 - error,
             seed=certificate_seed(self.request.seed, step),
             wanted=self.request.tol,
-            max_gradients=self._affordable(),
+            max_gradients=most,
         )
-        self.num_gradients += certificate.num_gradients
         return at_confidence(certificate, self.request.confidence)
 
     def _affordable(self) -> int:
@@ -298,86 +367,21 @@ def run_sampled(
     )
     certificate = stop.last_certificate(found)
     otherwise = stop.reason(found, certificate)
-    return Answer(_explained(found, certificate, request, stop.num_gradients, otherwise), certificate)
+    return Answer(explained(found, certificate, request, stop.num_gradients, otherwise), certificate)
 
 
-def run_rounds(structure: AbstractStructure, run_round: Callable[[int], Run], rounds: int, request: Request) -> Answer:
-    """At most `rounds` runs until the certificate after one is good enough.
+def extra_level(request: Request, calls: int) -> float:
+    """What call number `calls` may spend beside the tries of a `SampledStop`: together no more than those leave.
 
-    `run_round(index)` makes one, from where the last one ended; its point is a member of the structure's family.
+    The tries, and the certificate after the last of them, are MOST_TRIES + 1 shares.
     """
-    gradients, total = request.budget.gradients, error_level(request)
-    found, spent = None, 0
-    for index in range(rounds):
-        found = run_round(index)
-        level = spend(total, index) if rounds > 1 else total
-        certificate = structure.certificate(
-            found.point,
-            confidence=1 - level,
-            seed=certificate_seed(request.seed, index),
-            wanted=request.tol,
-            max_gradients=DEFAULT_GRADIENTS if gradients is None else gradients // 2,
-        )
-        certificate = at_confidence(certificate, request.confidence)
-        spent += found.gradient_evaluations + certificate.num_gradients
-        enough = _within(certificate, request) or _limited(certificate, request)
-        if enough or not found.outcome.ok or certificate.status == "none":
-            break
-    assert found is not None  # rounds >= 1
-    otherwise = None
-    if certificate.gap is not None and found.outcome.ok:
-        shown = f"the bound on the gap is {at_most(certificate.gap)}, above tol = {request.tol:g}"
-        otherwise = found.outcome, f"{found.message}; {shown}"
-    spent -= found.gradient_evaluations  # which `_explained` counts
-    return Answer(_explained(found, certificate, request, spent, otherwise), certificate)
+    return spend(spend(1 - request.confidence, MOST_TRIES), calls)
 
 
-def error_level(request: Request) -> float:
-    """The error probability that this call may spend: half of it, a quarter, ... where a run can be, or was, resumed.
-
-    Each call of a run in several of them issues certificates; all that were issued hold together.
-    """
-    path, error = request.options.get("checkpoint"), 1 - request.confidence
-    if path is None:
-        return error
-    return spend(error, saved_segments(Path(path)) if request.options.get("resume") else 0)
-
-
-def _limited(certificate: Certificate, request: Request) -> bool:
-    """Whether the proven bound is above the tolerance for want of draws only: the statistical one is within it."""
-    return certificate.status == "proven" and (certificate.statistical_gap or math.inf) <= request.tol
-
-
-def _within(certificate: Certificate, request: Request) -> bool:
-    return certificate.gap is not None and certificate.gap <= request.tol
-
-
-def _explained(
-    found: Run, certificate: Certificate, request: Request, spent: int, otherwise: tuple[Outcome, str] | None
-) -> Run:
-    """The run with what its certificates cost counted in, and a message that says what was reached and what not.
-
-    `spent`: on certificates, in gradients or passes. `otherwise`: outcome and message where the tolerance was not
-    reached; None for those of the run.
-    """
-    outcome, message = otherwise or (found.outcome, found.message)
-    # A deterministic bound holds of the point however the run ended.
-    if _within(certificate, request) and (found.outcome.ok or certificate.confidence is None):
-        outcome, message = _reached(certificate, request)
-    total = found.gradient_evaluations + spent
-    return dataclasses.replace(found, outcome=outcome, message=message, gradient_evaluations=total)
-
-
-def _reached(certificate: Certificate, request: Request) -> tuple[Outcome, str]:
-    level = certificate.confidence
-    words = f"at most {at_most(certificate.gap)} <= tol = {request.tol:g} nats"  # pyright: ignore[reportArgumentType]
-    words += "" if level is None else f", confidence {level:g}"
-    if certificate.status == "proven":
-        return Outcome.TOLERANCE, f"the gap is proven to be {words}"
-    if certificate.status == "statistical":
-        return Outcome.TOLERANCE, f"the gap is {words} (statistical: asymptotic, tails audited and not known)"
-    best = min((b for b in certificate.bounds if b.status == "conditional"), key=lambda bound: bound.value)
-    return Outcome.CONDITIONAL, f"the gap is {words}, if what it assumes holds: {best.detail}"
+def calls_before(request: Request) -> int:
+    """In how many calls the run that is resumed was made so far."""
+    path = request.options.get("checkpoint")
+    return 0 if path is None or not request.options.get("resume") else saved_segments(Path(path))
 
 
 class StationarityRule:
@@ -399,6 +403,16 @@ class StationarityRule:
     def __init__(self) -> None:
         self.calls, self.next_look = 0, self._FIRST
         self.seen: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def memory(self) -> dict[str, Any]:
+        """The counters, and where q was."""
+        seen = {f"seen/{i}/{part}": pair[part] for i, pair in enumerate(self.seen) for part in (0, 1)}
+        return {"looks": len(self.seen), "calls": self.calls, "next_look": self.next_look, **seen}
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        """The inverse of `memory`."""
+        self.calls, self.next_look = int(memory["calls"]), int(memory["next_look"])
+        self.seen = [(memory[f"seen/{i}/0"], memory[f"seen/{i}/1"]) for i in range(memory["looks"])]
 
     def stationary(self, loc: Any, factor: Any, tol: float) -> bool:
         """Whether q = N(loc, factor factor') is within tol/2 nats of where it was at both of the last two looks."""

@@ -8,6 +8,7 @@ this method a priori, and a step that leaves the finite numbers is rejected and 
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,9 @@ import numpy as np
 
 from provi.algorithms.natural.laplace import laplace_approximation
 from provi.algorithms.proximal.mpsgd import MPSGD
+from provi.certificates.bounds import at_most, spend
+from provi.certificates.build import DEFAULT_GRADIENTS
+from provi.certificates.certificate import at_confidence
 from provi.core.lanczos import extreme_eigenvalues
 from provi.estimators.gradients import Entropy, StickingTheLanding
 from provi.families.base import AbstractFamily
@@ -22,9 +26,18 @@ from provi.families.location_scale import Gaussian, LocationScale, Point
 from provi.families.scales import Diagonal, LowRank
 from provi.runtime.run import Run, run
 from provi.schedules.batch_sizes import PolynomialBatch
-from provi.structures.base import AbstractStructure, Answer, Request, check_finite
+from provi.structures.base import (
+    AbstractStructure,
+    Answer,
+    Request,
+    certificate_seed,
+    check_finite,
+    explained,
+    limited,
+    within,
+)
 from provi.structures.sampled import AbstractSampled
-from provi.structures.stopping import run_rounds
+from provi.structures.stopping import calls_before
 from provi.targets.base import AbstractFiniteSum, AbstractTarget
 from provi.targets.whitened import Whitened, WhitenedFiniteSum
 from provi.theory.mpsgd import largest_step_size
@@ -86,6 +99,46 @@ def run_whitened(structure: AbstractStructure, start: Point | None, request: Req
         return dataclasses.replace(found, point=point, last=last)
 
     return run_rounds(structure, run_round, rounds, request)
+
+
+def run_rounds(structure: AbstractStructure, run_round: Callable[[int], Run], rounds: int, request: Request) -> Answer:
+    """At most `rounds` runs until the certificate after one is good enough.
+
+    `run_round(index)` makes one, from where the last one ended; its point is a member of the structure's family.
+    """
+    gradients, total = request.budget.gradients, error_level(request)
+    found, spent = None, 0
+    for index in range(rounds):
+        found = run_round(index)
+        level = spend(total, index) if rounds > 1 else total
+        certificate = structure.certificate(
+            found.point,
+            confidence=1 - level,
+            seed=certificate_seed(request.seed, index),
+            wanted=request.tol,
+            max_gradients=DEFAULT_GRADIENTS if gradients is None else gradients // 2,
+        )
+        certificate = at_confidence(certificate, request.confidence)
+        spent += found.gradient_evaluations + certificate.num_gradients
+        enough = within(certificate, request) or limited(certificate, request)
+        if enough or not found.outcome.ok or certificate.status == "none":
+            break
+    assert found is not None  # rounds >= 1
+    otherwise = None
+    if certificate.gap is not None and found.outcome.ok:
+        shown = f"the bound on the gap is {at_most(certificate.gap)}, above tol = {request.tol:g}"
+        otherwise = found.outcome, f"{found.message}; {shown}"
+    spent -= found.gradient_evaluations  # which `explained` counts
+    return Answer(explained(found, certificate, request, spent, otherwise), certificate)
+
+
+def error_level(request: Request) -> float:
+    """The error probability that this call may spend: half of it, a quarter, ... where a run can be, or was, resumed.
+
+    Each call of a run in several of them issues certificates; all that were issued hold together.
+    """
+    error = 1 - request.confidence
+    return error if request.options.get("checkpoint") is None else spend(error, calls_before(request))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.markup import escape
 
+from provi.core.files import write_text
 from provi.report.style import save_figure
 from provi_lab.common.tables import Row, cells_of, markdown_cells, print_cells, write_rows
 
@@ -112,7 +113,7 @@ def finish(report: Report, output: Path) -> Report:
     """Print the report, write its page `NAME.md` beside its files, and return it with the page added."""
     page = output / f"{report.name}.md"
     report = dataclasses.replace(report, files=(*report.files, page))
-    page.write_text(report.markdown(), encoding="utf-8")
+    write_text(page, report.markdown())
     report.print()
     return report
 

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from provi.core.files import replacing
+
 Row = dict[str, Any]
 """One line of a table: column name to value."""
 
@@ -20,8 +22,7 @@ Cells = tuple[list[str], list[list[str]]]
 
 def write_rows(path: Path, rows: Sequence[Row]) -> Path:
     """Rows as a CSV file with full precision."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as stream:
+    with replacing(path) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)

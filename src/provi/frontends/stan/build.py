@@ -13,6 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from provi.core.files import replacing
+
 _INCLUDES = r"""
 #include <stan/io/json/json_data.hpp>
 #include <stan/services/util/create_rng.hpp>
@@ -199,7 +201,9 @@ def build_library(code: str, include: Path | None = None) -> Path:
         with tempfile.TemporaryDirectory(dir=library.parent) as folder, library.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # one process builds, others that want the same wait for it
             if not library.exists():
-                os.replace(_compile(source, package, Path(folder)), library)
+                built = _compile(source, package, Path(folder))
+                with replacing(library) as draft:
+                    os.replace(built, draft)
     return library
 
 

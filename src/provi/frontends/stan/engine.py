@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from provi.core.files import write_text
 from provi.frontends.stan.build import cache_folder, data_error, shorten
 
 # The step is a fraction h = 2^-12 of |v|, since the searches for curvature hand over directions as long as q is wide:
@@ -179,10 +180,9 @@ def build_bridge(code: str, include: Path | None, data: dict[str, Any], seed: in
     import bridgestan  # pyright: ignore
 
     folder = cache_folder() / f"bridgestan-{hashlib.sha256(f'{include}{code}'.encode()).hexdigest()[:24]}"
-    folder.mkdir(parents=True, exist_ok=True)
     program = folder / "model.stan"
     if not program.exists() or program.read_text(encoding="utf-8") != code:
-        program.write_text(code, encoding="utf-8")
+        write_text(program, code)
     text = to_json("data", data)
     arguments: dict[str, Any] = {"make_args": ["STAN_THREADS=true"], "warn": False, "seed": seed}
     if include is not None:

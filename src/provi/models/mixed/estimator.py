@@ -329,8 +329,12 @@ class MixedModel(BaseEstimator):
         if not isinstance(found, dict) or "mixed model" not in found:
             raise ValueError(f"{path} is no mixed model: provi.load reads other fits.")
         pandas = pandas_module()
-        frame = pandas.DataFrame({name: tables.unpacked_column(column) for name, column in found["columns"].items()})
-        model: Any = cls(data=frame, **found["mixed model"])
+        try:
+            columns = {name: tables.unpacked_column(column) for name, column in found["columns"].items()}
+            frame = pandas.DataFrame(columns)
+            model: Any = cls(data=frame, **found["mixed model"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} holds a mixed model of another version of ProVI ({error}).") from None
         model.assembly_ = model._assemble(frame)
         model.fit_ = storage.load(path)
         model.certificate_, model.num_dropped_ = model.fit_.certificate, found["dropped"]

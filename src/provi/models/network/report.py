@@ -8,6 +8,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from provi.core.files import write_text
 from provi.models.network import predictive as metrics
 from provi.models.network.plots import plot_reliability, plot_rotation_entropy, plot_training, rotate
 from provi.models.network.reading import class_numbers
@@ -60,9 +61,7 @@ def write_report(model: Any, path: str | Path, X: Any, y: Any, title: str) -> Pa
         sections=sections,
         call=describe_call(model),
     )  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8", newline="\n")
-    return path
+    return write_text(path, page)
 
 
 def describe_call(model: Any) -> str:

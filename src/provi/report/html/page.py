@@ -15,6 +15,7 @@ import numpy as np
 from markupsafe import Markup
 
 from provi.core.arguments import check_count, double_precision
+from provi.core.files import write_text
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.report.html import tables
 from provi.report.html.figures import (
@@ -68,14 +69,7 @@ def write_report(
         fit, title=title, reference=reference, num_draws=num_draws, check=check, summarise=summarise,
         original=original,
     )  # fmt: skip
-    return _write(page, path)
-
-
-def _write(page: str, path: str | Path) -> Path:
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page, encoding="utf-8", newline="\n")
-    return path
+    return write_text(path, page)
 
 
 @double_precision
@@ -184,7 +178,7 @@ def write_comparison(comparison: Any, path: str | Path, *, title: str = "Models 
         ),
         footer="Written by ProVI. 1 nat = 1.44 bits.",
     )  # fmt: skip
-    return _write(page, path)
+    return write_text(path, page)
 
 
 def write_missing_report(
@@ -249,7 +243,7 @@ def write_missing_report(
         ),
         footer="Written by ProVI.",
     )  # fmt: skip
-    return _write(page, path)
+    return write_text(path, page)
 
 
 def _title(fit: Any) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from provi.core.files import write_text
 from provi.report.style import INK, PALETTE, number, save_figure
 from provi_lab.common.pictures import legend_below, picture
 from provi_lab.common.report import Claim, Report, finish
@@ -57,7 +58,7 @@ class Tables:
             if table:
                 write_rows(self.folder / f"{self.name}{end}.csv", table)
         facts = {**self.facts, "seconds": time.monotonic() - self.began}
-        (self.folder / f"{self.name}.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        write_text(self.folder / f"{self.name}.json", json.dumps(facts, indent=1))
 
 
 def facts_of(problem: NetworkProblem, block_size: int, **more: Any) -> dict[str, Any]:
