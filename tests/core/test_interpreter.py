@@ -8,7 +8,7 @@ import pytest
 from jax.scipy.linalg import cho_solve, solve_triangular
 
 import provi
-from provi.core import interpreter
+from provi.core import host_program, interpreter
 from provi.core.arguments import double_precision
 from provi.core.randomness import folded, key_of, split_key, split_keys
 from provi.targets.likelihoods import Poisson
@@ -134,7 +134,7 @@ def test_arrays_that_are_used_again_are_nobody_elses(name, monkeypatch):
     function, table = (PROGRAMS | MATRICES)[name], _TABLE if name in PROGRAMS else _SQUARE
     calls = [table, 0.5 * table + 0.1, table]
     expected = [interpreter.instant_jit(function, on_host=True)(x) for x in calls]
-    monkeypatch.setattr(interpreter, "_LARGE", 1)
+    monkeypatch.setattr(host_program, "_LARGE", 1)
     frugal, given = interpreter.instant_jit(function, on_host=True), [np.array(x) for x in calls]
     found = [frugal(x) for x in given]
     for ours, theirs in ((found, expected), (given, calls)):
@@ -189,7 +189,7 @@ def test_what_nobody_reads_is_not_computed():
         return x + 1
 
     closed = jax.make_jaxpr(function)(_SQUARE)
-    program = interpreter.interpreted(closed)
+    program = host_program.interpreted(closed)
     assert len(program.args[2]) == 1
 
 
