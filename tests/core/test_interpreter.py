@@ -1,11 +1,14 @@
 """Small programs on NumPy: every primitive, and whole fits, as compiled."""
 
+import threading
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.scipy.linalg import cho_solve, solve_triangular
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import provi
 from provi.core import host_program, interpreter
@@ -191,6 +194,35 @@ def test_what_nobody_reads_is_not_computed():
     closed = jax.make_jaxpr(function)(_SQUARE)
     program = host_program.interpreted(closed)
     assert len(program.args[2]) == 1
+
+
+def test_small_work_has_one_blas_thread_and_what_was_set_comes_back():
+    def threads():
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    with threadpool_limits(2, "blas"):
+        assert threads() == {2}
+        with interpreter.one_blas_thread(600), interpreter.one_blas_thread(30, 10**6):
+            assert threads() == {2}  # large: as it was
+        began, end = threading.Event(), threading.Event()
+
+        def other_fit():
+            with interpreter.one_blas_thread(5):
+                began.set()
+                end.wait(10)
+
+        other = threading.Thread(target=other_fit)
+        with interpreter.one_blas_thread(30), interpreter.one_blas_thread(30):
+            other.start()
+            assert began.wait(10) and threads() == {1}
+        assert threads() == {2}  # though the other, which began before this one ended, goes on
+        end.set()
+        other.join()
+        assert threads() == {2}
+        another = threading.Thread(target=other_fit)
+        another.start()
+        another.join()
+        assert threads() == {2}
 
 
 def _targets():

@@ -8,6 +8,7 @@ same bits on every run. Large programs, and all on other devices than the CPU, a
 
 import functools
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -92,7 +93,7 @@ class _Traced:
         self.program, self.keys, self.structure, self.static = program, keys, structure, static
 
     def __call__(self, arrays: Sequence[Any], on_host: bool) -> Any:
-        with np.errstate(all="ignore"), _blas_switches().limit(limits=1):  # as XLA, which has no warnings
+        with np.errstate(all="ignore"), _limit:  # as XLA, which has no warnings
             found = self.program(*map(host_array, arrays))
         if on_host:
             return eqx.combine(jax.tree.unflatten(self.structure, found), self.static)
@@ -107,9 +108,36 @@ def one_blas_thread(dim: int, terms: int = 1) -> AbstractContextManager[Any]:
     Threads of BLAS wait for each other in loops: a distance to the posterior, 569 x 31, took three times the processor
     time with two of them, and a Cholesky factor of 200 rows a hundred times as long on a busy machine.
     """
-    if dim > _LARGEST_FOR_ONE or dim * terms > _MOST_NUMBERS:
-        return nullcontext()
-    return _blas_switches().limit(limits=1)
+    return _limit if dim <= _LARGEST_FOR_ONE and dim * terms <= _MOST_NUMBERS else nullcontext()
+
+
+class _Limit(AbstractContextManager):
+    """One thread of BLAS while whoever set it is inside; who sets it restores it, as OpenBLAS heeds no other thread.
+
+    Fits may run side by side: one that begins while another has set it leaves it alone, so that what was comes back.
+    """
+
+    def __init__(self) -> None:
+        self.lock, self.owner, self.depth, self.before = threading.Lock(), None, 0, None
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.owner is None:
+                self.owner, self.before = threading.get_ident(), _blas_switches().limit(limits=1)
+            if self.owner == threading.get_ident():
+                self.depth += 1
+
+    def __exit__(self, *_: Any) -> None:
+        with self.lock:
+            if self.owner != threading.get_ident():
+                return
+            self.depth -= 1
+            if self.depth == 0 and self.before is not None:
+                self.before.restore_original_limits()
+                self.owner = None
+
+
+_limit = _Limit()
 
 
 @functools.cache
