@@ -18,7 +18,7 @@ import numpy as np
 
 from provi.core.cache import kept_programs
 from provi.core.frames import check_unmasked
-from provi.core.memory import host_bytes
+from provi.core.limits import host_bytes
 
 
 def as_array(name: str, value: Any, ndim: int | None = None) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from provi.core.memory import check_memory
+from provi.core.limits import check_memory
 from provi.data.sources import SOURCES, Source
 
 

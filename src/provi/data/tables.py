@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from provi.core.frames import check_unmasked, frame_columns, frame_names, repeated_names
-from provi.core.memory import check_memory, host_bytes
+from provi.core.limits import check_memory, host_bytes
 
 Column: TypeAlias = np.ndarray
 Columns: TypeAlias = dict[str, Column]
