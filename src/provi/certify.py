@@ -68,7 +68,7 @@ def certify(
     structure, point, moved = _member(target, q)
     target = structure.target
     limits = as_budget(budget)
-    clock = structure.measured(NO_LIMIT if limits.seconds is None else Clock(began + limits.seconds))
+    clock = NO_LIMIT if limits.seconds is None else structure.measured(Clock(began + limits.seconds))
     # Two statements share the error probability when there are two.
     level = _half(confidence) if compare else confidence
     direct = structure.certificate(

@@ -14,7 +14,7 @@ from provi.algorithms.base import AbstractAlgorithm, check_planned
 from provi.certificates.build import with_guarantee, withdrawn
 from provi.certificates.certificate import Certificate
 from provi.core.arguments import check_confidence, check_count, check_positive, double_precision
-from provi.core.limits import Clock
+from provi.core.limits import NO_LIMIT, Clock
 from provi.core.randomness import folded, key_of
 from provi.families.base import AbstractFamily
 from provi.result.fit import Estimate, Fit, describe_call
@@ -84,7 +84,7 @@ def fit(
     options: dict[str, Any] = {"progress": progress, "checkpoint": checkpoint, "resume": resume}
     asked = {"tol": tol, "confidence": confidence, "budget": budget, "seed": seed, "start": start}
     call = describe_call(target, structure.family, algorithm, **asked)
-    clock = structure.measured(Clock(began + (math.inf if limits.seconds is None else limits.seconds)))
+    clock = NO_LIMIT if limits.seconds is None else structure.measured(Clock(began + limits.seconds))
     request = Request(float(tol), float(confidence), limits, seed, options, clock)
     if algorithm is None:
         answer = structure.run(start, request)

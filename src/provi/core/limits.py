@@ -20,16 +20,16 @@ class Clock:
     deadline: float = math.inf
     gradient: float = 0.0
     program: float = 0.0
+    limited: bool = dataclasses.field(init=False)
+    """Whether there is an end."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "limited", math.isfinite(self.deadline))
 
     @property
     def left(self) -> float:
         """Seconds; none where they are used up."""
         return max(self.deadline - time.monotonic(), 0.0)
-
-    @property
-    def limited(self) -> bool:
-        """Whether there is an end."""
-        return math.isfinite(self.deadline)
 
     def pays_for(self, gradients: float | int, programs: float | int = 0) -> bool:
         """Whether the time that is left is enough for so many gradients, and for compiling so many programs."""

@@ -1,4 +1,4 @@
-"""A budget in seconds is that of the whole fit: what would take longer than is left is not begun."""
+"""Limits of time and memory: what would take longer than is left is not begun, what does not fit is refused."""
 
 import dataclasses
 import importlib
@@ -11,6 +11,7 @@ import pytest
 import provi
 from provi.algorithms.natural.laplace import laplace_approximation
 from provi.core.limits import NO_LIMIT, Clock
+from provi.result.posterior import Posterior
 from provi.runtime.loop import estimate_elbo, largest_array
 from provi.structures import sampled
 
@@ -87,3 +88,16 @@ def test_an_elbo_of_many_data_is_computed_some_draws_at_a_time(monkeypatch):
     jax.clear_caches()
     apart = estimate_elbo(key, density, family, point, 64)
     np.testing.assert_allclose(np.asarray(apart), np.asarray(at_once), rtol=1e-12)
+
+
+def test_matrices_and_draws_that_do_not_fit_are_refused_with_their_size(monkeypatch):
+    family = provi.families.Gaussian(300, "diagonal")
+    q = Posterior(family, family.point(np.zeros(300)), tuple(map(str, range(300))))
+    monkeypatch.setattr("provi.core.limits.host_bytes", lambda: 2**20)
+    with pytest.raises(ValueError, match=r"covariance of 300 dimensions takes about 0.0 GiB, more than is free"):
+        _ = q.covariance
+    with pytest.raises(ValueError, match="1000000 draws of 300 dimensions takes about 6.7 GiB.*fewer at a time"):
+        q.sample(10**6, 0)
+    assert q.sample(10, 0).shape == (10, 300)
+    with pytest.raises(ValueError, match="full scale of 2000 dimensions.*scale='diagonal'"):
+        provi.families.Gaussian(2000).point(np.zeros(2000))
