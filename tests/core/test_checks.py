@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from provi.core import arguments as checks
 from provi.runtime.record import Outcome
@@ -68,4 +69,68 @@ def test_check_positive_definite():
 
 
 def test_outcomes_that_are_failures():
-    assert {outcome for outcome in Outcome if not outcome.ok} == {Outcome.NONFINITE, Outcome.INTERRUPTED}
+    assert {outcome for outcome in Outcome if not outcome.ok} == {
+        Outcome.NONFINITE,
+        Outcome.IMPROPER,
+        Outcome.INTERRUPTED,
+    }
+
+
+@pytest.mark.parametrize("value", ["100", None, [5], {"a": 1}, object(), 10j, np.array([1, 2])])
+def test_counts_and_numbers_of_odd_types_are_refused_by_name(value):
+    with pytest.raises(ValueError, match="budget must be a whole number, not"):
+        checks.check_count("budget", value)
+    with pytest.raises(ValueError, match="tol must be a positive number, not"):
+        checks.check_positive("tol", value)
+    with pytest.raises(ValueError, match="confidence must lie between"):
+        checks.check_confidence(value)
+
+
+def test_a_truth_value_is_no_number():
+    with pytest.raises(ValueError, match="tol must be a positive number, not True"):
+        checks.check_positive("tol", True)
+
+
+@pytest.mark.parametrize("value", [2**63, 2**64 + 1, 1e30, np.uint64(2**63)])
+def test_counts_beyond_the_integers_of_a_program_are_refused(value):
+    """A seed of 2^64 + 1 would be the seed 1, and a budget of 2^63 overflows."""
+    with pytest.raises(ValueError, match="seed must be below 2\\^63"):
+        checks.check_count("seed", value)
+    assert checks.check_count("seed", 2**63 - 1) == 2**63 - 1
+    assert type(checks.check_count("seed", np.int8(3))) is int and checks.check_count("seed", np.asarray(4)) == 4
+
+
+def test_arrays_of_the_other_byte_order_and_of_extended_precision():
+    for kind in (">f8", ">f4", ">i4"):
+        found = checks.as_array("X", np.array([1.0, 2.5]).astype(kind))
+        assert found.dtype.isnative and found.dtype.itemsize == np.dtype(kind).itemsize
+        assert np.array_equal(found, np.array([1.0, 2.5]).astype(kind))
+    assert checks.floating_dtype(np.ones(2, ">f8")) == np.float64
+    exact = np.array([1.0, 0.1], np.longdouble)
+    assert checks.as_array("X", exact[:1]).dtype == np.float64
+    if np.finfo(np.longdouble).eps < np.finfo(float).eps:
+        with pytest.raises(ValueError, match=r"X has dtype .* 1 of its numbers .*X.astype\(float\)"):
+            checks.as_array("X", exact / 3 * 3 + np.array([0, 1e-20], np.longdouble))
+
+
+def test_masked_entries_dates_and_sparse_matrices_are_refused():
+    masked = np.ma.masked_array([1.0, 2.0], mask=[True, False])
+    with pytest.raises(ValueError, match="y is a masked array with 1 masked entries"):
+        checks.as_array("y", masked)
+    assert checks.as_array("y", np.ma.masked_array([1.0, 2.0], mask=[False, False])).tolist() == [1.0, 2.0]
+    for kind in ("m8[s]", "M8[s]"):
+        with pytest.raises(ValueError, match="y must hold numbers, not dtype .*choose a unit"):
+            checks.as_array("y", np.arange(3).astype(kind))
+    with pytest.raises(ValueError, match=r"X is sparse.*X.toarray\(\)"):
+        checks.as_array("X", scipy.sparse.eye(3, format="csr"))
+    with pytest.raises(ValueError, match="y has whole numbers beyond floating point"):
+        checks.as_array("y", [10**400])
+
+
+def test_scales_whose_variances_overflow_are_refused():
+    for value in (1e-160, 1e160):
+        with pytest.raises(ValueError, match="prior_scale must lie between .*float64"):
+            checks.check_scale("prior_scale", value)
+    with pytest.raises(ValueError, match="prior_scale must lie between .*float32"):
+        checks.check_scale("prior_scale", 1e-12, np.float32)
+    assert checks.check_scale("prior_scale", [1e-70, 1e140]).shape == (2,)

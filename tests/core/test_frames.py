@@ -26,8 +26,14 @@ def pandas_frames():
         "objects": plain.astype(object),
         "decimals": plain.assign(b=[decimal.Decimal(int(x)) for x in b]),
         "sparse": plain.assign(c=pd.arrays.SparseArray(c.astype(bool))),
-        "repeated names": plain.set_axis(["a", "b", "b", "d"], axis=1),
     }
+
+
+def test_repeated_names_are_numbers_but_no_names_of_coefficients():
+    frame = pandas_frames()["floats, integers and booleans"].set_axis(["a", "b", "b", "d"], axis=1)
+    np.testing.assert_array_equal(as_array("X", frame, ndim=2), VALUES)
+    with pytest.raises(ValueError, match="Two names are 'b'"):
+        LogisticRegression(frame, [0, 1, 1])
 
 
 @pytest.mark.parametrize("kind", list(pandas_frames()))

@@ -14,10 +14,11 @@ def walk():
     return house.walk_of_a_fit()
 
 
-def test_the_library_has_at_most_375_modules_of_at_most_450_lines():
-    """300 before formulas, mixed models and latent Gaussian models moved in, 348 before predictions and checks."""
+def test_the_library_has_at_most_380_modules_of_at_most_450_lines():
+    """300 before formulas, mixed models and latent Gaussian models moved in, 348 before predictions and checks, 371
+    before files and limits."""
     sizes = house.modules(ROOT / "src" / "provi")
-    assert 200 < len(sizes) <= 375
+    assert 200 < len(sizes) <= 380
     assert max(sizes.values()) <= house.LARGE, max(sizes, key=sizes.__getitem__)
 
 

@@ -144,11 +144,12 @@ def read_data(source: str, options: TableOptions) -> TableData:
     names = [name for name in _chosen(table, response_name, options) if name not in special.values()]
     if not names:
         raise ValueError(f"No columns are left beside the response {response_name!r}.")
-    asked = _find("--columns", options.columns, table)
+    asked = set(_find("--columns", options.columns, table))
     for name in names:
         if name not in categorical:
             _check_column(name, table[name], name in asked, len(names) == 1)
-    unused = tuple(name for name in table if name not in (*names, *special.values(), response_name))
+    used = {*names, *special.values(), response_name}  # a set: there may be thousands of columns
+    unused = tuple(name for name in table if name not in used)
     numbers = percent_numbers(table[response_name])
     if numbers is not None:
         table[response_name] = numbers
@@ -192,7 +193,7 @@ def _row_columns(table: Columns, options: TableOptions) -> dict[str, str]:
 
 def _chosen(table: Columns, response_name: str, options: TableOptions) -> list[str]:
     chosen = _find("--columns", options.columns, table) or [name for name in table if name != response_name]
-    dropped = _find("--drop", options.drop, table)
+    dropped = set(_find("--drop", options.drop, table))
     if response_name in chosen:
         raise ValueError(f"--columns: {response_name!r} is the response, and cannot explain itself.")
     names = [name for name in chosen if name not in dropped]

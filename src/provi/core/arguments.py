@@ -9,9 +9,7 @@ What will not fit into memory is refused before it is made.
 """
 
 import functools
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -19,15 +17,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.core.cache import kept_programs
+from provi.core.frames import check_unmasked
+from provi.core.limits import host_bytes
 
 
 def as_array(name: str, value: Any, ndim: int | None = None) -> np.ndarray:
     """`value` as a finite, real NumPy array with `ndim` axes, or a `ValueError` naming `name`."""
+    if hasattr(value, "toarray"):
+        raise ValueError(f"{name} is sparse, and a dense array is needed: {name}.toarray().")
     array = _plain(name, value)
     if array.dtype == object or np.issubdtype(array.dtype, np.complexfloating):
         raise ValueError(f"{name} must hold real numbers, not dtype {array.dtype}. Encode categories as numbers first.")
+    if array.dtype.kind in "Mm":
+        raise ValueError(
+            f"{name} must hold numbers, not dtype {array.dtype}: choose a unit, such as days, {name} / "
+            f"np.timedelta64(1, 'D') of times and ({name} - {name}.min()) / np.timedelta64(1, 'D') of dates."
+        )
     if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
         raise ValueError(f"{name} must hold numbers, not dtype {array.dtype}.")
+    array = _native(name, array)
     if ndim is not None and array.ndim != ndim:
         raise ValueError(f"{name} must have {ndim} axes; its shape is {array.shape}.")
     if array.size == 0:
@@ -42,8 +50,27 @@ def as_array(name: str, value: Any, ndim: int | None = None) -> np.ndarray:
     return array
 
 
+def _native(name: str, array: np.ndarray) -> np.ndarray:
+    """The same numbers in the byte order and in a floating type of the machine; `ValueError` where some would change.
+
+    JAX knows neither numbers of the other byte order nor extended precision.
+    """
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        with np.errstate(over="ignore"):
+            double = array.astype(np.float64)
+        changed = int((double != array).sum() - np.isnan(array).sum())
+        if changed:
+            raise ValueError(
+                f"{name} has dtype {array.dtype}, and {changed} of its numbers are none of float64, in which ProVI "
+                f"computes: round them yourself, {name}.astype(float)."
+            )
+        return double
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
 def _plain(name: str, value: Any) -> np.ndarray:
     """A NumPy array; of a frame or its column, and of objects that are numbers, one of numbers."""
+    check_unmasked(name, value)
     if not isinstance(value, np.ndarray | jax.Array):
         from provi.core.frames import column_numbers, frame_numbers, is_column, is_frame
 
@@ -57,7 +84,10 @@ def _plain(name: str, value: Any) -> np.ndarray:
         raise ValueError(f"{name} is not a rectangular array: {error}") from None
     # What pandas makes of a table of booleans and floats; more than numbers is refused by the caller.
     if array.dtype == object and all(isinstance(item, bool | np.bool_ | int | float) for item in array.flat):
-        return array.astype(np.float64)
+        try:
+            return array.astype(np.float64)
+        except OverflowError:
+            raise ValueError(f"{name} has whole numbers beyond floating point: rescale it.") from None
     return array
 
 
@@ -69,19 +99,60 @@ def check_length(name: str, array: np.ndarray, length: int, because: str) -> Non
 
 def check_positive(name: str, value: Any) -> float:
     """A finite number above zero."""
-    number = float(value)
-    if not (np.isfinite(number) and number > 0):
-        raise ValueError(f"{name} must be a positive number, not {value}.")
+    number = _number(value)
+    if number is None or not (np.isfinite(number) and number > 0):
+        raise ValueError(f"{name} must be a positive number, not {value!r}.")
     return number
 
 
+def _number(value: Any) -> float | None:
+    """Of a number or an array that holds one; None of truth values, texts and whatever else."""
+    if np.ndim(value) != 0 or isinstance(value, bool | np.bool_ | str | bytes):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def check_scale(name: str, value: Any, dtype: Any = np.float64) -> np.ndarray:
+    """Standard deviations above zero whose variances and precisions a fit can compute with in this type."""
+    array = as_array(name, value)
+    if not (array > 0).all():
+        raise ValueError(f"{name} must be positive; its smallest entry is {array.min()}.")
+    # Some digits short of the ends: variances are multiplied, and precisions squared in the norm of a gradient.
+    top = float(np.finfo(dtype).max)
+    smallest, largest = 10 * top**-0.25, 1e-4 * top**0.5
+    wrong = array[(array < smallest) | (array > largest)]
+    if wrong.size:
+        raise ValueError(
+            f"{name} must lie between {smallest:.0e} and {largest:.0e}, not {wrong.flat[0]:g}: {np.dtype(dtype)} must "
+            f"hold the variance and the square of the precision. Change the units of the data."
+        )
+    return array
+
+
+LARGEST_COUNT = 2**63 - 1
+"""What fits the integers of a compiled program, and of a random key."""
+
+
 def check_count(name: str, value: Any, minimum: int = 1) -> int:
-    """A whole number of at least `minimum`."""
-    if isinstance(value, bool) or not np.isfinite(value) or int(value) != value:
+    """A whole number of at least `minimum`, below 2^63; the number as an `int`."""
+    number = _whole(value)
+    if number is None:
         raise ValueError(f"{name} must be a whole number, not {value!r}.")
-    if int(value) < minimum:
+    if number < minimum:
         raise ValueError(f"{name} must be at least {minimum}, not {value}.")
-    return int(value)
+    if number > LARGEST_COUNT:
+        raise ValueError(f"{name} must be below 2^63, not {value}.")
+    return number
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    number = _number(value)
+    return int(number) if number is not None and np.isfinite(number) and number == int(number) else None
 
 
 def check_positive_definite(name: str, matrix: np.ndarray) -> np.ndarray:
@@ -104,10 +175,11 @@ def check_positive_definite(name: str, matrix: np.ndarray) -> np.ndarray:
         ) from None
 
 
-def check_confidence(value: float) -> None:
+def check_confidence(value: Any) -> None:
     """A confidence level that a certificate can have."""
-    if not 0.5 < value < 1:
-        raise ValueError(f"confidence must lie between 0.5 and 1, not {value}.")
+    number = _number(value)
+    if number is None or not 0.5 < number < 1:
+        raise ValueError(f"confidence must lie between 0.5 and 1, not {value!r}.")
 
 
 _P = ParamSpec("_P")
@@ -145,7 +217,8 @@ def floating_dtype(array: Any) -> Any:
     """
     dtype = getattr(array, "dtype", None)
     if dtype is not None and np.issubdtype(np.dtype(dtype), np.floating):
-        return jnp.dtype(dtype) if np.dtype(dtype).itemsize >= 4 else jnp.float32
+        size = np.dtype(dtype).itemsize  # of any byte order; extended precision is refused or lossless in float64
+        return jnp.dtype(np.float64 if size >= 8 else np.float32)
     return default_dtype()
 
 
@@ -159,13 +232,3 @@ def available_bytes(num_devices: int = 1) -> int:
     if stats and all("bytes_limit" in found for found in stats):
         return min(int(found["bytes_limit"]) - int(found.get("bytes_in_use", 0)) for found in stats)
     return host_bytes() // max(1, len(devices))
-
-
-def host_bytes() -> int:
-    """Memory that the system calls available."""
-    info = Path("/proc/meminfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return 1024 * int(line.split()[1])
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

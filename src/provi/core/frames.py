@@ -5,6 +5,7 @@ numbers become numbers; texts, categories and dates are refused with what to do 
 row.
 """
 
+import collections
 import datetime
 import decimal
 import numbers
@@ -65,10 +66,25 @@ def matched_numbers(argument: str, table: Any, names: Sequence[str]) -> np.ndarr
     return np.stack([column_numbers(argument, columns[name], name) for name in names], axis=1)
 
 
+def repeated_names(names: Sequence[str]) -> list[str]:
+    """Those that occur more than once, in order, each once; in time that grows as their number does."""
+    return [name for name, count in collections.Counter(names).items() if count > 1]
+
+
 def listed(names: Sequence[str]) -> str:
     """The first few names, for people."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(map(repr, names[:_NAMED])) + more
+
+
+def check_unmasked(name: str, value: Any) -> None:
+    """Refuse a masked array with masked entries: every conversion would use what lies under the mask."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ValueError(
+            f"{name} is a masked array with {int(np.ma.getmaskarray(value).sum())} masked entries, which would be used "
+            f"as if they were there. Leave their rows out, impute them, or pass {name}.filled(np.nan) to a model that "
+            f"takes missing entries."
+        )
 
 
 def check_frame(argument: str, value: Any) -> None:

@@ -1,6 +1,5 @@
 """Public file formats to the arrays of a data set: LIBSVM text, UCI's numeric table, idx and CIFAR images."""
 
-import gzip
 import math
 import tarfile
 import zlib
@@ -9,7 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from provi.data.tables import open_unpacked
+
 Arrays = dict[str, np.ndarray]
+
+LARGEST_FILE = 2**28
+"""Bytes that a public file may have, or unpack to: five times the largest one. What is longer is not the known one."""
 
 
 def a9a(files: Sequence[Path]) -> Arrays:
@@ -54,12 +58,21 @@ def cifar10(files: Sequence[Path]) -> Arrays:
     return {"X_train": X_train, "y_train": y_train, "X_test": X_test, "y_test": y_test}
 
 
+def _read_bytes(file: Path) -> bytes:
+    """The bytes of a public file, unpacked if it is compressed; an `OSError` if there are too many."""
+    with open_unpacked(file) as stream:
+        content = stream.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise OSError(f"it has more than {LARGEST_FILE >> 20} MiB")
+    return content
+
+
 def read_libsvm(file: Path, num_features: int) -> tuple[np.ndarray, np.ndarray]:
     """Lines `label index:1 index:1 ...` with labels +-1 and indices from 1, as int8 arrays of zeros and ones.
 
     **Returns:** X of shape (lines, num_features), and y, 1 for the label +1.
     """
-    lines = file.read_text(encoding="ascii", errors="replace").splitlines()
+    lines = _read_bytes(file).decode("ascii", "replace").splitlines()
     X, y = np.zeros((len(lines), num_features), np.int8), np.zeros(len(lines), np.int8)
     for row, line in enumerate(lines):
         try:
@@ -81,10 +94,9 @@ def read_libsvm(file: Path, num_features: int) -> tuple[np.ndarray, np.ndarray]:
 
 def read_idx(file: Path) -> np.ndarray:
     """An idx file of bytes, gzipped or not: 0, 0, 8, the number of axes, each length in four bytes, the entries."""
-    content = file.read_bytes()
     try:
-        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
-    except (OSError, EOFError) as error:
+        content = _read_bytes(file)
+    except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{file.name} cannot be unpacked: {error}") from None
     axes = content[3] if content[:3] == b"\x00\x00\x08" and len(content) > 3 else 0
     start = 4 + 4 * axes
@@ -104,9 +116,11 @@ def read_cifar_batches(file: Path, names: Sequence[str]) -> list[tuple[np.ndarra
         # Members are read into memory and nothing is unpacked to disk, so that no path in the archive can do harm.
         with tarfile.open(file) as archive:
             for member in archive:
+                if member.size > LARGEST_FILE:
+                    raise tarfile.TarError(f"{member.name} has {member.size} bytes")
                 stream = archive.extractfile(member) if Path(member.name).name in names else None
                 if stream is not None:
-                    contents[Path(member.name).name] = stream.read()
+                    contents[Path(member.name).name] = stream.read(LARGEST_FILE)
     except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
         raise ValueError(f"{file.name} cannot be unpacked: {error}") from None
     batches = []

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from provi.core.frames import repeated_names
+from provi.core.limits import check_memory
 from provi.data.kinds import percent_numbers
 from provi.data.tables import Column, Columns, as_number, is_missing, is_numeric
 
@@ -129,6 +131,7 @@ def encode_features(
         if name in categorical or (not is_numeric(column) and percent is None):
             if name not in categorical:
                 check_category(name, column)
+            _check_levels(name, column)
             values, encoded = _encode_category(name, column)
         else:
             values, encoded = _encode_numbers(name, column if percent is None else percent, standardise)
@@ -142,9 +145,11 @@ def encode_features(
     if not parts:
         raise ValueError("No column is left that varies: features are needed beside the response.")
     made = tuple(feature for column in columns for feature in column.feature_names)
-    repeated = next((feature for feature in made if made.count(feature) > 1), None)
-    if repeated is not None:
-        raise ValueError(f"Two features are called {repeated!r}, a category's level and a column: rename the column.")
+    repeated = repeated_names(made)
+    if repeated:
+        raise ValueError(
+            f"Two features are called {repeated[0]!r}, a category's level and a column: rename the column."
+        )
     return Features(np.concatenate(parts, axis=1), made, tuple(columns), tuple(constant))
 
 
@@ -180,6 +185,13 @@ def _levels_of(column: Column) -> tuple[list[str], np.ndarray]:
     membership = np.full(len(column), -1)
     membership[present] = places
     return [f"{level:.12g}" if is_numeric(column) else str(level) for level in unique], membership
+
+
+def _check_levels(name: str, column: Column) -> None:
+    """An indicator for each level must fit into memory: a matrix of comparisons, its floats, and a copy of these."""
+    count = len(set(column.tolist()))
+    remedy = "leave the column out (--drop), or make a number of it"
+    check_memory(f"Column {name!r} as a category of {count} levels", 17.0 * len(column) * count, remedy)
 
 
 def _encode_category(name: str, column: Column) -> tuple[np.ndarray, EncodedColumn | None]:

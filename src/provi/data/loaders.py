@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from provi.core.files import replacing
+from provi.core.limits import check_memory
 from provi.data.sources import SOURCES, Source
 
 
@@ -131,6 +132,8 @@ def _check(file: Path, name: str, source: Source) -> None:
     try:
         # From memory: NumPy leaves a file open when it is not an archive.
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            size = sum(member.file_size for member in archive.zip.infolist())
+            check_memory(f"{file}", size, "it is not the data set")
             found_content = content_sha256({key: archive[key] for key in archive.files})
     except Exception:  # A damaged file fails in many ways inside NumPy, zipfile and zlib: all mean the same here.
         found_content = "unreadable"

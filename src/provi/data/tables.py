@@ -4,19 +4,23 @@ A column is a float64 array with NaN where an entry is missing, or an object arr
 column means for a model is decided later, in `provi.data.encoding`: a column that is not used may hold anything.
 """
 
+import contextlib
 import csv
 import gzip
 import io
+import itertools
 import math
 import re
+import stat
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from provi.core.frames import frame_columns, frame_names
+from provi.core.frames import check_unmasked, frame_columns, frame_names, repeated_names
+from provi.core.limits import check_memory, host_bytes
 
 Column: TypeAlias = np.ndarray
 Columns: TypeAlias = dict[str, Column]
@@ -24,6 +28,11 @@ Columns: TypeAlias = dict[str, Column]
 MISSING = frozenset({"", ".", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "?"})
 """What stands for a missing entry in a text file. Not "None" and "-", which may be levels of a category."""
 
+_CELL, _ROW = 70, 160
+"""Bytes of an entry as a Python text in its row, and of a row besides: measured, rounded up."""
+
+_LONGEST_LINE, _MOST_BLANK = 2**26, 10_000
+_SPLIT = "leave out columns or rows, or split it"
 _TEXT_FILES, _PARQUET_FILES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
 
 
@@ -33,6 +42,9 @@ def read_table(path: str | Path, *, decimal_comma: bool = False) -> Columns:
     A text file has its names in the first line; entries are separated by commas, semicolons, tabs or bars, whichever
     the first line has most of; blank lines are skipped. `MISSING` lists what counts as missing. Line breaks and other
     control characters inside an entry become spaces.
+
+    What would not fit into memory is refused before it is there: rows may take half of what is free, about 70 bytes an
+    entry, and a line 64 MiB. Only regular files are read.
 
     **Arguments:**
 
@@ -45,6 +57,7 @@ def read_table(path: str | Path, *, decimal_comma: bool = False) -> Columns:
         raise FileNotFoundError(f"There is no file {file}.")
     if file.is_dir():
         raise ValueError(f"{file} is a folder; pass a file.")
+    check_regular(file)
     suffix = Path(file.name.lower().removesuffix(".gz")).suffix
     if suffix in _PARQUET_FILES:
         names, columns = _read_parquet(file)
@@ -65,6 +78,7 @@ def as_table(frame: Any) -> Columns:
     held = frame if isinstance(frame, Mapping) else dict(zip(frame_names(frame), frame_columns(frame), strict=True))
     found = {}
     for name, column in held.items():
+        check_unmasked(f"column {name!r}", column)
         values = np.asarray(column)
         if values.dtype.kind in "fiu":
             found[name] = values.astype(np.float64)
@@ -97,16 +111,22 @@ def as_number(text: str) -> float | None:
 
 def _read_text(file: Path, decimal_comma: bool) -> tuple[list[str], list[Column]]:
     numbered: list[tuple[int, list[str]]] = []
+    cells, most = 0, host_bytes() // 2
     try:
-        stream = io.StringIO(_content(file).decode("utf-8-sig"), newline="")
-        head = next((line for line in stream if line.strip()), "")
-        stream.seek(0)
-        reader = csv.reader(stream, delimiter=_delimiter(head), skipinitialspace=True, strict=True)
-        for row in reader:
-            if len(row) > 1 or any(cell.strip() for cell in row):
-                numbered.append((reader.line_num, row))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 text (byte {error.start}): save it as CSV UTF-8.") from None
+        with contextlib.closing(_lines(file)) as lines:
+            blank, head = _first_line(lines)
+            reader = csv.reader(
+                itertools.chain(blank, [head], lines), delimiter=_delimiter(head), skipinitialspace=True, strict=True
+            )
+            for row in reader:
+                if len(row) > 1 or any(cell.strip() for cell in row):
+                    numbered.append((reader.line_num, row))
+                    cells += len(row)
+                    if _CELL * cells + _ROW * len(numbered) > most:
+                        raise ValueError(
+                            f"{file} takes more memory than half of what is free ({most / 2**30:.1f} GiB), of which "
+                            f"{len(numbered)} rows were read: {_SPLIT}."
+                        )
     except csv.Error as error:
         line = numbered[-1][0] if numbered else 0
         raise ValueError(f"{file} is not a table in CSV: {error}, after line {line}.") from None
@@ -127,15 +147,48 @@ def _read_text(file: Path, decimal_comma: bool) -> tuple[list[str], list[Column]
     return names, [_as_column(column, decimal_comma) for column in cells]
 
 
-def _content(file: Path) -> bytes:
-    """The bytes of a file, those of a compressed one whatever it is called."""
-    content = file.read_bytes()
-    if not content.startswith(b"\x1f\x8b"):
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{file} is a damaged gzip file: {error}.") from None
+def check_regular(file: Path) -> None:
+    """Refuse devices, pipes and sockets, also behind a link: to read one may never end."""
+    if not stat.S_ISREG(file.stat().st_mode):
+        raise ValueError(f"{file} is no regular file but a device, a pipe or a socket: write its table to a file.")
+
+
+def _lines(file: Path) -> Generator[str, None, None]:
+    """The lines of a text, unpacked as they are asked for where it is compressed, whatever the file is called.
+
+    Megabytes can unpack to terabytes: of a bomb no more is unpacked than one line, or than the rows that fit.
+    """
+    with open_unpacked(file) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
+        try:
+            while line := stream.readline(_LONGEST_LINE + 1):
+                if len(line) > _LONGEST_LINE:
+                    raise ValueError(f"{file} has a line of more than {_LONGEST_LINE >> 20} MiB: it is no table.")
+                yield line
+        except UnicodeDecodeError as error:
+            place = raw.tell() - len(error.object) + error.start
+            raise ValueError(f"{file} is not UTF-8 text (byte {place}): save it as CSV UTF-8.") from None
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{file} is a damaged gzip file: {error}.") from None
+
+
+def open_unpacked(file: Path) -> Any:
+    """The bytes of a file as a stream, unpacked if they are compressed by gzip."""
+    stream = file.open("rb")
+    if stream.peek(2)[:2] != b"\x1f\x8b":
+        return stream
+    stream.close()
+    return gzip.open(file, "rb")
+
+
+def _first_line(lines: Iterator[str]) -> tuple[list[str], str]:
+    """The blank lines at the beginning, and the first that is none."""
+    blank = []
+    for line in lines:
+        if line.strip():
+            return blank, line
+        if len(blank) < _MOST_BLANK:  # their number counts in messages only
+            blank.append(line)
+    return blank, ""
 
 
 def _delimiter(head: str) -> str:
@@ -177,6 +230,11 @@ def _read_parquet(file: Path) -> tuple[list[str], list[Column]]:
         raise ImportError(f"{file} needs pyarrow to be read: pip install 'provi[streaming]'.") from None
     try:
         with parquet.ParquetFile(file) as opened:  # `read_table` would make columns of folders called a=1
+            found = opened.metadata
+            size = sum(found.row_group(k).total_byte_size for k in range(found.num_row_groups))
+            # Few bytes may stand for many rows: texts become Python's, numbers float64.
+            needed = size + _CELL * found.num_rows * found.num_columns
+            check_memory(f"{file}, of {found.num_rows} rows,", needed, _SPLIT)
             table = opened.read()
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{file} is not a Parquet file: {error}") from None
@@ -197,7 +255,7 @@ def _from_arrow(column: Any) -> Column:
 
 
 def _check_names(file: Path, names: Sequence[str]) -> None:
-    repeated = sorted({name for name in names if names.count(name) > 1 and name})
+    repeated = sorted(name for name in repeated_names(names) if name)
     if repeated:
         raise ValueError(f"{file} has more than one column called {', '.join(map(repr, repeated))}: rename them.")
     if "" in names:

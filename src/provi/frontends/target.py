@@ -96,14 +96,14 @@ class AbstractModelTarget(AbstractTarget):
 
     def predict(self, z: Any, seed: int) -> dict[str, np.ndarray]:
         """Data drawn from p(y | z), by name; for draws (n, dim), one replicate for each row."""
-        check_count("seed", seed, minimum=0)
+        seed = check_count("seed", seed, minimum=0)
         return self._at(z, lambda points: self._replicates(points, seed))
 
     takes_new_data: ClassVar[bool] = True
 
     def predict_new(self, z: Any, seed: int, *new: Any) -> dict[str, np.ndarray]:
         """Data drawn from p(y | z) of the model with new arguments or data, by name; what it computes comes along."""
-        check_count("seed", seed, minimum=0)
+        seed = check_count("seed", seed, minimum=0)
         return self._at(z, lambda points: self._new_replicates(points, seed, new))
 
     @abc.abstractmethod

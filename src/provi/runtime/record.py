@@ -78,12 +78,13 @@ class Outcome(enum.Enum):
     TIME_BUDGET = "the time budget was used up"
     GRADIENT_BUDGET = "the budget of gradient evaluations was used up"
     NONFINITE = "numbers that are not finite could not be avoided; the last good state is returned"
+    IMPROPER = "the density does not seem to be integrable: there is no posterior to approximate"
     INTERRUPTED = "interrupted by the user; the last good state is returned"
 
     @property
     def ok(self) -> bool:
         """True when the result is what the plan asked for."""
-        return self not in (Outcome.NONFINITE, Outcome.INTERRUPTED)
+        return self not in (Outcome.NONFINITE, Outcome.IMPROPER, Outcome.INTERRUPTED)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from provi.core.arguments import as_array, check_length, device_array, floating_dtype
-from provi.core.frames import frame_names, is_frame
+from provi.core.frames import check_unmasked, frame_names, is_frame, repeated_names
 
 
 def read_design(
@@ -22,13 +22,28 @@ def read_design(
     framed = not isinstance(X, np.ndarray) and is_frame(X)
     dtype = floating_dtype(table if framed else X)
     chosen = frame_names(X) if names is None and framed else names
-    labels = None if chosen is None else tuple(str(name) for name in chosen)
-    if labels is not None and len(labels) != table.shape[1]:
-        raise ValueError(f"names has {len(labels)} entries, but X has {table.shape[1]} columns.")
+    labels = read_names(chosen, table.shape[1], f"X has {table.shape[1]} columns")
     if intercept:
         table = np.concatenate([np.ones((table.shape[0], 1)), table], axis=1)
         labels = ("intercept", *(labels or default_names("coefficient", table.shape[1] - 1)))
+        if "intercept" in labels[1:]:
+            raise ValueError("A column of X is called 'intercept', as the one that intercept=True adds: rename it.")
     return device_array(np.asarray(table, dtype)), labels
+
+
+def read_names(names: Any, count: int, because: str) -> tuple[str, ...] | None:
+    """The names given, as texts, one each for `count` things and no two the same; None where there are none."""
+    if names is None:
+        return None
+    if isinstance(names, str | bytes) or not hasattr(names, "__iter__"):
+        raise ValueError(f"names must be a list of names, one each, not {names!r}.")
+    labels = tuple(str(name) for name in names)
+    if len(labels) != count:
+        raise ValueError(f"names has {len(labels)} entries, but {because}.")
+    repeated = repeated_names(labels)
+    if repeated:
+        raise ValueError(f"Two names are {repeated[0]!r}: what is read by name would be one of them. Rename one.")
+    return labels
 
 
 def default_names(stem: str, count: int) -> tuple[str, ...]:
@@ -45,6 +60,7 @@ def read_real(y: Any, length: int) -> np.ndarray:
 
 def read_binary(y: Any, length: int) -> np.ndarray:
     """A response of zeros and ones (or booleans), one for each row of `X`."""
+    check_unmasked("y", y)
     if np.asarray(y).dtype.kind in "US" or (np.asarray(y).dtype.kind == "O" and _has_texts(y)):
         raise ValueError("y must hold 0 and 1; convert labels with y = (y == 'the positive label').")
     response = read_real(y, length)
@@ -117,6 +133,7 @@ def read_shares(y: Any, length: int) -> np.ndarray:
 
 def read_groups(groups: Any, length: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """The group of each row of `X` as an index 0, 1, ..., and the groups' labels in sorted order."""
+    check_unmasked("groups", groups)
     labels = np.asarray(groups)
     if labels.dtype.kind not in "OUS":
         labels = as_array("groups", groups, ndim=1)

@@ -11,7 +11,7 @@ from scipy.linalg import solve_triangular
 from provi.core.arguments import as_array, check_positive_definite, double_precision, floating_dtype
 from provi.core.types import Scalar, Vector
 from provi.targets.base import AbstractTarget, Constants, outer_spectrum, proven
-from provi.targets.data import default_names
+from provi.targets.data import default_names, read_names
 from provi.targets.priors import GaussianPrior
 
 
@@ -33,15 +33,13 @@ class Gaussian(AbstractTarget):
         centre, dtype = as_array("mean", mean, ndim=1), floating_dtype(mean)
         if covariance is not None and precision is not None:
             raise ValueError("covariance and precision were both given; pass one of them.")
-        if names is not None and len(names) != centre.shape[0]:
-            raise ValueError(f"names has {len(names)} entries, but mean has {centre.shape[0]}.")
         if precision is not None:
             factor = _inverse_factor(_positive("precision", precision, centre.shape[0]))
         else:
             chosen = np.ones(centre.shape[0]) if covariance is None else covariance
             factor = _positive("covariance", chosen, centre.shape[0])
         self.density = GaussianPrior(jnp.asarray(centre, dtype), jnp.asarray(factor, dtype))
-        self.names = None if names is None else tuple(str(name) for name in names)
+        self.names = read_names(names, centre.shape[0], f"mean has {centre.shape[0]}")
 
     @property
     def dim(self) -> int:

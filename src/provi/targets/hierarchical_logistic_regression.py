@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from provi.core.arguments import as_array, check_positive, device_array, double_precision
+from provi.core.arguments import as_array, check_positive, check_scale, device_array, double_precision
 from provi.core.types import Indices, Scalar, Vector
 from provi.targets.base import Constants, outer_spectrum, proven, read_points
 from provi.targets.data import read_binary, read_design, read_groups
@@ -55,8 +55,10 @@ class HierarchicalLogisticRegression(AbstractRowModel):
         self.response = jnp.asarray(read_binary(y, self.design.shape[0]), self.design.dtype)
         membership, self.groups = read_groups(groups, self.design.shape[0])
         self.membership = jnp.asarray(membership, jnp.int32)
-        self.prior_scale = jnp.asarray(check_positive("prior_scale", prior_scale), self.design.dtype)
-        self.group_scale = jnp.asarray(check_positive("group_scale", group_scale), self.design.dtype)
+        dtype, scales = self.design.dtype, {"prior_scale": prior_scale, "group_scale": group_scale}
+        self.prior_scale, self.group_scale = (
+            jnp.asarray(check_scale(name, check_positive(name, value), dtype), dtype) for name, value in scales.items()
+        )
 
     @property
     def num_groups(self) -> int:

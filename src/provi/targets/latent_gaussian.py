@@ -17,6 +17,7 @@ import numpy as np
 
 from provi.core.arguments import as_array, check_length, device_array, double_precision
 from provi.core.bordered import Bordered
+from provi.core.frames import repeated_names
 from provi.core.interpreter import instant_jit
 from provi.core.types import Vector
 from provi.targets.base import read_points
@@ -147,7 +148,7 @@ class LatentGaussian(AbstractLatentGaussian):
             if block.num_rows != length:
                 raise ValueError(f"block {block.name!r} has {block.num_rows} rows, but y has {length}.")
         names = [block.name for block in blocks]
-        repeated = {name for name in names if names.count(name) > 1}
+        repeated = repeated_names(names)
         if repeated:
             raise ValueError(f"two blocks are called {sorted(repeated)[0]!r}: give each a name of its own.")
         table = np.zeros((length, 0)) if fixed is None else as_array("fixed", fixed, ndim=2).astype(np.float64)

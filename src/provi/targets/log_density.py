@@ -17,6 +17,7 @@ from provi.core.lanczos import extreme_eigenvalues
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 from provi.targets.assumptions import Assumptions, confront, declare, proven_bounds, proven_or
 from provi.targets.base import AbstractTarget, Constants, in_double
+from provi.targets.data import read_names
 from provi.targets.parameters import check_density, element_names, read_example
 from provi.targets.transforms.constraints import (
     constrained,
@@ -90,9 +91,7 @@ class LogDensity(AbstractTarget):
             free = zeros_for if blank else functools.partial(unconstrained, argument)
             example = free(self.bijections, example)
         self.start, self.unravel = ravel_pytree(example)
-        if names is not None and len(names) != self.dim:
-            raise ValueError(f"names has {len(names)} entries, but dim is {self.dim}.")
-        self.names = None if names is None else tuple(str(name) for name in names)
+        self.names = read_names(names, self.dim, f"dim is {self.dim}")
         check_density(lambda z: self._log_density(z), self.start)
 
     @property

@@ -23,7 +23,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 from scipy.linalg import solve_triangular as host_solve_triangular
 
-from provi.core.arguments import as_array, check_positive_definite, default_dtype, device_array
+from provi.core.arguments import as_array, check_positive_definite, check_scale, default_dtype, device_array
 from provi.core.types import Scalar, Vector
 
 _EPS, _LARGEST_RELATIVE = float(np.finfo(float).eps), 0.1
@@ -138,34 +138,35 @@ def gaussian_prior(
     centre = as_array("prior_mean", 0.0 if mean is None else mean)
     if centre.shape not in ((), (dim,)):
         raise ValueError(f"prior_mean must be a number or have shape ({dim},); its shape is {centre.shape}.")
-    factor = _scale_factor(dim, scale) if covariance is None else _covariance_factor(dim, scale, covariance)
+    factor = (
+        _scale_factor(dim, scale, dtype) if covariance is None else _covariance_factor(dim, scale, covariance, dtype)
+    )
     return GaussianPrior(
         device_array(np.broadcast_to(centre, (dim,)).astype(dtype)), device_array(np.asarray(factor, dtype))
     )
 
 
-def _scale_factor(dim: int, scale: Any) -> np.ndarray:
-    factor = as_array("prior_scale", scale)
+def _scale_factor(dim: int, scale: Any, dtype: Any) -> np.ndarray:
+    factor = check_scale("prior_scale", scale, dtype)
     if factor.shape not in ((), (dim,)):
         raise ValueError(
             f"prior_scale must be a number or have shape ({dim},), one standard deviation a parameter "
             f"(the intercept included); its shape is {factor.shape}. Pass a matrix as prior_covariance."
         )
-    if not (factor > 0).all():
-        raise ValueError(f"prior_scale must be positive; its smallest entry is {factor.min()}.")
     return factor
 
 
-def _covariance_factor(dim: int, scale: Any, covariance: Any) -> np.ndarray:
+def _covariance_factor(dim: int, scale: Any, covariance: Any, dtype: Any) -> np.ndarray:
     if not (np.ndim(scale) == 0 and scale == 1.0):
         raise ValueError("prior_scale and prior_covariance were both given; pass one of them.")
     matrix = as_array("prior_covariance", covariance)
     if matrix.shape == (dim,):
         if not (matrix > 0).all():
             raise ValueError(f"prior_covariance must hold positive variances; the least is {matrix.min()}.")
-        return np.sqrt(matrix)
+        return check_scale("the square root of prior_covariance", np.sqrt(matrix), dtype)
     if matrix.shape != (dim, dim):
         raise ValueError(f"prior_covariance must have shape ({dim},) or ({dim}, {dim}); its shape is {matrix.shape}.")
+    check_scale("the square root of the diagonal of prior_covariance", np.sqrt(np.abs(np.diagonal(matrix))), dtype)
     return check_positive_definite("prior_covariance", matrix)
 
 

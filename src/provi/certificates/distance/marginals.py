@@ -41,7 +41,7 @@ def marginal_distances(
     - `kl`: a bound on KL(q || posterior), from which t is chosen; any positive number is valid.
     """
     check_confidence(confidence)
-    check_count("seed", seed, minimum=0)
+    seed = check_count("seed", seed, minimum=0)
     problem, energy = problem_of(target, family, point)
     directions = np.asarray(problem.root)  # the rows are a'R for the parameters; of unit length in sds of q
     lengths = np.linalg.norm(directions, axis=1, keepdims=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from provi.core.frames import repeated_names
 from provi.frontends.formula.fixed import Encoding, evaluate, known_functions, make_encoding
 from provi.frontends.formula.groups import Group, level_text, read_groups
 from provi.frontends.formula.response import Response, read_response, trials_of
@@ -115,9 +116,9 @@ def read_design(
     groups = read_groups(parsed.groups, frame, own)
     structured = tuple(read_structured(term, frame, graphs or {}, own, parsed.text) for term in parsed.structured)
     names = [part.name for part in (*groups, *structured)]
-    repeated = next((name for name in names if names.count(name) > 1), None)
-    if repeated is not None:
-        raise FormulaError(f"The formula has {repeated} twice: leave one out: {parsed.text}")
+    repeated = repeated_names(names)
+    if repeated:
+        raise FormulaError(f"The formula has {repeated[0]} twice: leave one out: {parsed.text}")
     offset = _offset(parsed, frame, own)
     return Design(parsed, rows, response, fixed, encoding, groups, structured, offset, own)
 

@@ -53,7 +53,7 @@ def from_stan(
 
     **Returns:** an `AbstractTarget`.
     """
-    check_count("seed", seed, minimum=0)
+    seed = check_count("seed", seed, minimum=0)
     assumptions = declare(strong_convexity, smoothness, log_concave)
     if data is not None and not isinstance(data, dict):
         raise TypeError(f"data must be a dictionary by variable, not {type(data).__name__}.")

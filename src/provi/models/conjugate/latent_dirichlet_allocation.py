@@ -20,7 +20,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
+from sklearn.utils.validation import check_is_fitted, check_non_negative
 
 from provi.algorithms.mirror.conjugate_svi import (
     AbstractConjugateModel,
@@ -30,6 +30,7 @@ from provi.algorithms.mirror.conjugate_svi import (
     forgetting_rate,
 )
 from provi.core.arguments import check_count, check_positive, device_array, double_precision
+from provi.models.certified_estimator import validate_data
 from provi.models.conjugate.ascent import coordinate_ascent, stochastic_ascent
 from provi.models.conjugate.expectations import dirichlet_expected_log, dirichlet_kl, forgetting_option
 from provi.models.topics.corpus import CHUNK, Documents, bucket_documents

@@ -7,10 +7,11 @@ from scipy import stats
 from scipy.special import logsumexp, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from provi.core.arguments import as_array, check_length, double_precision
 from provi.core.frames import check_frame
+from provi.models.certified_estimator import validate_data
 from provi.models.glm.coefficients import (
     RegressionSummary,
     default_numbers,

@@ -8,8 +8,8 @@ import equinox as eqx
 import jax
 import numpy as np
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import validate_data
 
+from provi.models.certified_estimator import validate_data
 from provi.nets import Perceptron
 from provi.targets.bayesian_network import BayesianNetwork
 

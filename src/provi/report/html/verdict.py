@@ -181,7 +181,9 @@ def _next_steps(fit: Any, found: ImportanceDiagnostics | None) -> tuple[str, ...
     """What the user can do about what is missing, the most useful first."""
     certificate, steps, wide = fit.certificate, [], (fit.certificate.gap or 0.0) > _WIDE
     bent = any(row.status == "violated" and "convex" in row.statement for row in certificate.assumptions)
-    if fit.outcome is Outcome.NONFINITE or not math.isfinite(fit.elbo.value):
+    if fit.outcome is Outcome.IMPROPER:
+        steps.append("Give every parameter a proper prior, or say where it lives: constraints=.")
+    elif fit.outcome is Outcome.NONFINITE or not math.isfinite(fit.elbo.value):
         steps.append("Look where the log density or its gradient is not finite, or start elsewhere: start=.")
     elif fit.outcome is Outcome.INTERRUPTED:
         steps.append("Run it to its end; with checkpoint= and resume=True it goes on from where it stopped.")
