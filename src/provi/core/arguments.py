@@ -50,15 +50,6 @@ def as_array(name: str, value: Any, ndim: int | None = None) -> np.ndarray:
     return array
 
 
-def validate_data(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) -> Any:
-    """scikit-learn's function of this name, which would drop the mask of a masked array in silence."""
-    from sklearn.utils.validation import validate_data as validate
-
-    check_unmasked("X", X)
-    check_unmasked("y", y)
-    return validate(estimator, X, y, **options)
-
-
 def _native(name: str, array: np.ndarray) -> np.ndarray:
     """The same numbers in the byte order and in a floating type of the machine; `ValueError` where some would change.
 

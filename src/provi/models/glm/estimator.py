@@ -17,9 +17,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from provi.core.arguments import as_array, check_positive, validate_data
+from provi.core.arguments import as_array, check_positive
 from provi.fit import fit
-from provi.models.certified_estimator import AbstractCertifiedEstimator
+from provi.models.certified_estimator import AbstractCertifiedEstimator, validate_data
 from provi.models.glm.coefficients import NestedPredictor, nested_problem, summarise_regression
 from provi.models.weak_priors import WeakPriors, response_location, weak_priors
 from provi.result.predictors import linear_predictor

@@ -11,8 +11,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from provi.core.arguments import as_array, check_length, double_precision, validate_data
+from provi.core.arguments import as_array, check_length, double_precision
 from provi.fit import fit
+from provi.models.certified_estimator import validate_data
 from provi.models.glm.coefficients import RegressionSummary, default_numbers, gaussian_summary, prior_notes
 from provi.models.glm.estimator import AbstractGLM, read_sample_weight
 from provi.result.predictors import log_predictive_densities, response_means
