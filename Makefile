@@ -10,7 +10,7 @@ TEST_ENV := OPENBLAS_NUM_THREADS=1
 DOCS_ENV := JOBS=$(JOBS) NO_MKDOCS_2_WARNING=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench docs docs-serve clean
+.PHONY: help demo test lint format bench licences docs docs-serve clean
 
 help:
 	@echo "make demo    fit bundled data, print summary, ELBO and ledger, write a picture"
@@ -18,6 +18,7 @@ help:
 	@echo "make lint    the same without the tests"
 	@echo "make format  rewrite the code in the house format"
 	@echo "make bench   what one iteration costs beyond its gradients"
+	@echo "make licences  the licences of all dependencies; fails on unknown ones and strong copyleft"
 	@echo "make docs    the site in build/site, all code of its pages run (make docs-serve: at http://127.0.0.1:8000)"
 	@echo "make clean   remove what the other targets made, except $(VENV)"
 
@@ -58,6 +59,10 @@ format: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-models
 	$(BIN)/python benchmarks/overhead.py
+
+licences: $(VENV)/.installed-dev
+	$(BIN)/python -m pip check
+	$(BIN)/python benchmarks/licences.py
 
 docs: $(VENV)/.installed-dev
 	$(DOCS_ENV) $(BIN)/mkdocs build --strict --quiet

@@ -74,6 +74,7 @@ def seconds(command, folder, cache, repeats, empty=False, **environment):
     for repeat in range(repeats):
         place = cache / f"empty-{time.monotonic_ns()}" if empty else cache / "warm"
         kept = {**os.environ, "XDG_CACHE_HOME": str(place), "JAX_PLATFORMS": "cpu", **environment}
+        kept.pop("PYTHONDONTWRITEBYTECODE", None)  # what pip installs has its byte code; here the first run leaves it
         started = time.perf_counter()
         done = subprocess.run(command, cwd=folder, env=kept, capture_output=True, text=True, check=False)
         spent = time.perf_counter() - started

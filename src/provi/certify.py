@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import time
 from typing import Any
 
 import equinox as eqx
@@ -13,6 +14,7 @@ from provi.certificates.bounds import STATUSES, GapBound, at_most
 from provi.certificates.build import Evidence, build_certificate
 from provi.certificates.certificate import Certificate, at_confidence
 from provi.core.arguments import check_confidence, check_count, double_precision
+from provi.core.limits import NO_LIMIT, Clock
 from provi.families.location_scale import Gaussian, square_root
 from provi.fit import choose
 from provi.result.fit import Fit
@@ -57,6 +59,7 @@ def certify(
     """
     if not isinstance(target, AbstractTarget):
         raise TypeError(f"target must be a provi target, not {type(target).__name__}.")
+    began = time.monotonic()
     check_confidence(confidence)
     seed = check_count("seed", seed, minimum=0)
     sampler = _not_gaussian(target, q)
@@ -65,6 +68,7 @@ def certify(
     structure, point, moved = _member(target, q)
     target = structure.target
     limits = as_budget(budget)
+    clock = NO_LIMIT if limits.seconds is None else structure.measured(Clock(began + limits.seconds))
     # Two statements share the error probability when there are two.
     level = _half(confidence) if compare else confidence
     direct = structure.certificate(
@@ -72,11 +76,12 @@ def certify(
         confidence=level,
         seed=certificate_seed(seed, 10**6),
         max_gradients=limits.gradients if not compare else _DIRECT_GRADIENTS,
+        clock=clock,
     )
     refused = any(row.status == "violated" for row in direct.assumptions)
     if compare and not refused and target.constants.log_concave.value is not False:
         # A fit that does not start at q, which may be far off.
-        request = Request(structure.reference_tol, _half(level), limits, seed, {"progress": False})
+        request = Request(structure.reference_tol, _half(level), limits, seed, {"progress": False}, clock)
         better = structure.run(None, request)
         if better.certificate.counterexample is None:
             bound, spent = _compare(structure, point, better.run.point, better.certificate, level, seed)

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from provi.algorithms.base import AbstractAlgorithm, check_planned
 from provi.certificates.build import with_guarantee, withdrawn
 from provi.certificates.certificate import Certificate
 from provi.core.arguments import check_confidence, check_count, check_positive, double_precision
+from provi.core.limits import NO_LIMIT, Clock
 from provi.core.randomness import folded, key_of
 from provi.families.base import AbstractFamily
 from provi.result.fit import Estimate, Fit, describe_call
 from provi.runtime.loop import estimate_elbo
 from provi.runtime.record import Outcome
-from provi.runtime.run import CHECKPOINT_SECONDS, Budget, Run, as_budget, check_checkpoint, run
+from provi.runtime.run import CHECKPOINT_SECONDS, RECORD_DRAWS, Budget, Run, as_budget, check_checkpoint, run
 from provi.structures.base import AbstractStructure, Request, certificate_seed
 from provi.targets.base import AbstractTarget
 
@@ -34,6 +36,7 @@ location-scale family."""
 
 _DEFAULT_STEPS = 2000
 _ELBO_DRAWS, _ELBO_NUMBERS = 4096, 2**25  # fewer draws in many dimensions: 2^25 numbers are 256 MiB
+_RAY_GRADIENTS = 500  # at most, but for densities that do not fall
 _CERTIFICATE_GRADIENTS = (10_000, 200_000)  # after a run that the user planned: as many again, within these
 
 
@@ -66,7 +69,8 @@ def fit(
     - `confidence`: of the certificate, where it is not deterministic.
     - `budget`: gradient evaluations, or a `provi.Budget` with steps, gradients or seconds. For a linear model
       an evaluation is a pass over the data.
-      The certificate of an `algorithm` that you chose comes on top.
+      The certificate of an `algorithm` that you chose comes on top, but not of seconds, which are those of the whole
+      fit: `provi.Budget` says what may overrun.
     - `start`: where to begin; a theorem's algorithm brings its own.
     - `progress`: None shows a bar on a terminal.
     - `checkpoint`, `resume`: a file to go on from; saved after the first step, then every `checkpoint_seconds`, and at
@@ -74,6 +78,7 @@ def fit(
 
     **Returns:** a `Fit`. Stopping early is no exception: see `fit.outcome` and `fit.message`.
     """
+    began = time.monotonic()
     _check_arguments(target, family, algorithm)
     seed, tol = check_count("seed", seed, minimum=0), check_positive("tol", tol)
     check_confidence(confidence)
@@ -84,21 +89,24 @@ def fit(
     options["checkpoint_seconds"] = checkpoint_seconds
     asked = {"tol": tol, "confidence": confidence, "budget": budget, "seed": seed, "start": start}
     call = describe_call(target, structure.family, algorithm, **asked)
+    clock = NO_LIMIT if limits.seconds is None else structure.measured(Clock(began + limits.seconds))
+    request = Request(float(tol), float(confidence), limits, seed, options, clock)
     if algorithm is None:
         with structure.threads():
-            answer = structure.run(start, Request(float(tol), float(confidence), limits, seed, options))
-        return _as_fit(structure, answer.run, answer.certificate, seed, None, call)
-    result = _run_given(structure, algorithm, start, {"seed": seed, "budget": limits, **options})
+            answer = structure.run(start, request)
+        return _as_fit(structure, answer.run, answer.certificate, request, None, call)
+    result = _run_given(structure, algorithm, start, {"seed": seed, "budget": request.run_budget(), **options})
     certificate = structure.certificate(
         result.point,
         confidence=confidence,
         seed=certificate_seed(seed, 0),
         wanted=tol,
         max_gradients=int(np.clip(result.gradient_evaluations, *_CERTIFICATE_GRADIENTS)),
+        clock=clock,
     )
     rejected = int(result.history["rejected_steps"][-1]) if len(result.history) else 0
     certificate = with_guarantee(certificate, structure.family, algorithm.guarantee, result.num_steps, rejected)
-    return _as_fit(structure, result, certificate, seed, algorithm.guarantee, call)
+    return _as_fit(structure, result, certificate, request, algorithm.guarantee, call)
 
 
 def structures() -> Iterator[type[AbstractStructure]]:
@@ -163,11 +171,13 @@ def _planned_steps(budget: Budget) -> int:
 
 
 def _as_fit(
-    structure: AbstractStructure, result: Run, certificate: Certificate, seed: int, guarantee: Any, call: str
+    structure: AbstractStructure, result: Run, certificate: Certificate, request: Request, guarantee: Any, call: str
 ) -> Fit:
-    target, family, elbo = structure.target, structure.family, result.elbo
-    key = folded(key_of(seed), 2**31 - 1)  # a stream that no step uses
+    target, family, elbo, clock = structure.target, structure.family, result.elbo, request.clock
+    key = folded(key_of(request.seed), 2**31 - 1)  # a stream that no step uses
     draws = int(np.clip(_ELBO_NUMBERS // target.dim, 128, _ELBO_DRAWS))
+    if clock.limited and (clock.gradient == 0 or not clock.pays_for(draws, programs=2)):
+        draws = RECORD_DRAWS  # of which there is a compiled program
     if elbo is None:
         elbo = estimate_elbo(key, target, family, result.point, draws)
     estimate, where = Estimate(float(elbo[0]), float(elbo[1])), None
@@ -175,7 +185,12 @@ def _as_fit(
         from provi.diagnostics.integrability import describe_nonfinite  # for those who need it
 
         where = describe_nonfinite(target, family, key, result.point, draws)
-    result, certificate = _examined(structure, result, certificate, estimate, where, seed)
+    improper = None
+    # A gap that is known to be finite, which takes a log-concave density, says that there is a posterior.
+    grounded = certificate.gap is not None and certificate.status != "conditional" and result.outcome.ok
+    if not grounded and clock.pays_for(_RAY_GRADIENTS, programs=2):
+        improper = structure.improper_direction(result.point, seed=request.seed)
+    result, certificate = _examined(result, certificate, estimate, where, improper)
     return Fit(
         posterior=structure.posterior(result.point),
         elbo=estimate,
@@ -193,20 +208,12 @@ def _as_fit(
 
 
 def _examined(
-    structure: AbstractStructure,
-    result: Run,
-    certificate: Certificate,
-    elbo: Estimate,
-    where: str | None,
-    seed: int,
+    result: Run, certificate: Certificate, elbo: Estimate, where: str | None, improper: str | None
 ) -> tuple[Run, Certificate]:
     """The run and its certificate as they may be reported: a density that is none has neither.
 
-    A gap that is known to be finite, which takes a log-concave density, says that there is a posterior; only where
-    none is known is it asked. `where`: why the ELBO is not finite; None where it is.
+    `where`: why the ELBO is not finite; `improper`: where the density does not fall. None where all is well.
     """
-    grounded = certificate.gap is not None and certificate.status != "conditional" and result.outcome.ok
-    improper = None if grounded else structure.improper_direction(result.point, seed=seed)
     if improper is not None:
         statement, outcome = "the density is integrable", Outcome.IMPROPER
         reason = f"the density does not seem to be integrable: {improper}"

@@ -53,6 +53,20 @@ def test_verdicts(fit, checked, word, good, words):
     )
 
 
+def test_a_model_without_a_certificate_has_to_converge():
+    moving, still = (made(None, "none", outcome) for outcome in (Outcome.COMPLETED, Outcome.STATIONARY))
+    assert judge_fit(still, 0.01, GOOD, provable=False).word == "converged"
+    assert judge_fit(still, 0.01, GOOD, provable=False).exit_code == 0
+    assert judge_fit(moving, 0.01, GOOD, provable=False).sentence.startswith("Not converged. It ended.")
+    assert judge_fit(still, 0.01, BAD, provable=False).word == "does not fit"
+    spoilt = made(None, "none", Outcome.STATIONARY, tail=TAIL)
+    assert judge_fit(spoilt, 0.01, GOOD, provable=False).word == "not to be trusted"
+    for each in (moving, spoilt):
+        assert judge_fit(each, 0.01, GOOD, provable=False).exit_code == 1
+    # The same fit of a model that nobody chose for it is not good enough.
+    assert judge_fit(still, 0.01, GOOD).exit_code == 1
+
+
 def test_a_statistical_gap_within_tol_is_certified_beside_a_wider_proof():
     bounds = (GapBound("a", 0.4, "proven", 0.99, 0, ""), GapBound("b", 0.005, "statistical", 0.99, 0, ""))
     found = judge_fit(made(0.4, "proven", bounds=bounds, confidence=0.99), 0.01)

@@ -120,7 +120,7 @@ def test_linear_regression_integrates_its_noise(provi, patients_csv, patients):
 
 
 @pytest.mark.parametrize(
-    "model", ["multinomial", "ordinal", "negative-binomial", "weibull", "log-normal", "exponential"]
+    "model", ["multinomial", "ordinal", "negative-binomial", "weibull", "log-normal", "exponential", "student-t"]
 )
 def test_other_models_are_those_of_arrays(provi, patients_csv, patients, model):
     """Their targets, without a fit."""
@@ -141,7 +141,9 @@ def test_other_models_are_those_of_arrays(provi, patients_csv, patients, model):
     else:
         np.testing.assert_array_equal(observed, patients[column])
         np.testing.assert_allclose(target.weights, patients["visits" if column == "dose" else "dose"])
-        number = {"negative-binomial": "dispersion", "weibull": "shape", "log-normal": "sigma"}.get(model)
+        number = {"negative-binomial": "dispersion", "weibull": "shape", "log-normal": "sigma", "student-t": "nu"}.get(
+            model
+        )
         assert number is None or number in target.hyperpriors
     assert problem.priors["age"].startswith("normal(0, ")
 
@@ -274,3 +276,10 @@ class TestMissing:
         np.testing.assert_allclose(data.features.values[:, 1], (dose - dose.mean()) / dose.std(), rtol=1e-12)
         assert data.response.values.tolist() == (patients["died"][kept] == "yes").tolist()
         assert "Rows left out, with missing entries: 9." in data.description()
+
+
+def test_a_student_t_regression_takes_numbers_only(provi, patients_csv):
+    result = provi("fit", patients_csv, "-t", "ward", "-m", "student-t", "--columns", "age")
+    assert result.exit_code == 2 and "ward" in result.stderr
+    result = provi("fit", patients_csv, "-t", "score", "-m", "student-t", "--exposure", "dose")
+    assert result.exit_code == 2 and "--exposure is for" in result.stderr

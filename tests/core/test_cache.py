@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import jax
+import pytest
 
 from provi.core import cache
 
@@ -92,3 +93,54 @@ def test_the_folder_is_bounded_and_forgets_other_versions(tmp_path, monkeypatch)
         os.utime(folder / name, (1e9 - age, 1e9 - age))
     cache._trim(tmp_path, now)
     assert [path.name for path in kept_in(tmp_path)] == ["c"]
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_folders_of_programs_are_the_users_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "provi" / "compiled" / "v1"
+    old = os.umask(0)
+    try:
+        assert cache.make_private(folder) is None
+    finally:
+        os.umask(old)
+    assert [mode(place) for place in (folder, folder.parent, folder.parent.parent)] == [0o700] * 3
+    (folder / "program").write_text("x")
+    folder.chmod(0o755)  # others could read, and write nothing: it is closed, and kept
+    assert cache.make_private(folder) is None and mode(folder) == 0o700 and (folder / "program").exists()
+
+
+def test_programs_that_others_could_have_written_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "provi" / "stan"
+    folder.mkdir(parents=True)
+    (folder / "planted.so").write_text("x")
+    folder.chmod(0o775)
+    assert cache.make_private(folder) is None
+    assert mode(folder) == 0o700 and not list(folder.iterdir())
+
+
+def test_a_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
+    """Neither for JAX's programs, with a warning, nor for Stan's, with an error."""
+    from provi.frontends.stan.build import cache_folder
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("PROVI_COMPILATION_CACHE", raising=False)
+    (tmp_path / "provi").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.stat(tmp_path).st_uid + 1)
+    assert "belongs to another user" in cache.make_private(tmp_path / "provi" / "compiled")
+    with pytest.raises(PermissionError, match="belongs to another user.*XDG_CACHE_HOME"):
+        cache_folder()
+    monkeypatch.setattr(cache, "_state", {"depth": 0, "before": None, "trimmed": False, "obstacle": None})
+    configured = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        with pytest.warns(UserWarning, match="Compiled programs are not kept: .*another user"), cache.kept_programs():
+            assert jax.config.jax_compilation_cache_dir is None
+        with cache.kept_programs():  # and once is enough
+            assert jax.config.jax_compilation_cache_dir is None
+    finally:
+        jax.config.update("jax_compilation_cache_dir", configured)

@@ -1,14 +1,17 @@
 """Small programs on NumPy: every primitive, and whole fits, as compiled."""
 
+import threading
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.scipy.linalg import cho_solve, solve_triangular
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import provi
-from provi.core import interpreter
+from provi.core import host_program, interpreter
 from provi.core.arguments import double_precision
 from provi.core.randomness import folded, key_of, split_key, split_keys
 from provi.targets.likelihoods import Poisson
@@ -134,7 +137,7 @@ def test_arrays_that_are_used_again_are_nobody_elses(name, monkeypatch):
     function, table = (PROGRAMS | MATRICES)[name], _TABLE if name in PROGRAMS else _SQUARE
     calls = [table, 0.5 * table + 0.1, table]
     expected = [interpreter.instant_jit(function, on_host=True)(x) for x in calls]
-    monkeypatch.setattr(interpreter, "_LARGE", 1)
+    monkeypatch.setattr(host_program, "_LARGE", 1)
     frugal, given = interpreter.instant_jit(function, on_host=True), [np.array(x) for x in calls]
     found = [frugal(x) for x in given]
     for ours, theirs in ((found, expected), (given, calls)):
@@ -189,8 +192,37 @@ def test_what_nobody_reads_is_not_computed():
         return x + 1
 
     closed = jax.make_jaxpr(function)(_SQUARE)
-    program = interpreter.interpreted(closed)
+    program = host_program.interpreted(closed)
     assert len(program.args[2]) == 1
+
+
+def test_small_work_has_one_blas_thread_and_what_was_set_comes_back():
+    def threads():
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    with threadpool_limits(2, "blas"):
+        assert threads() == {2}
+        with interpreter.one_blas_thread(600), interpreter.one_blas_thread(30, 10**6):
+            assert threads() == {2}  # large: as it was
+        began, end = threading.Event(), threading.Event()
+
+        def other_fit():
+            with interpreter.one_blas_thread(5):
+                began.set()
+                end.wait(10)
+
+        other = threading.Thread(target=other_fit)
+        with interpreter.one_blas_thread(30), interpreter.one_blas_thread(30):
+            other.start()
+            assert began.wait(10) and threads() == {1}
+        assert threads() == {2}  # though the other, which began before this one ended, goes on
+        end.set()
+        other.join()
+        assert threads() == {2}
+        another = threading.Thread(target=other_fit)
+        another.start()
+        another.join()
+        assert threads() == {2}
 
 
 def _targets():

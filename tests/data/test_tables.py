@@ -77,7 +77,7 @@ def test_names_are_checked_in_time_that_grows_as_their_number(tmp_path):
 
 def test_a_category_that_does_not_fit_is_refused(monkeypatch):
     column = np.array([f"level {k}" for k in range(4000)], object)
-    monkeypatch.setattr("provi.core.memory.host_bytes", lambda: 2**27)
+    monkeypatch.setattr("provi.core.limits.host_bytes", lambda: 2**27)
     with pytest.raises(ValueError, match="Column 'x' as a category of 4000 levels takes about 0.3 GiB"):
         encoding.encode_features({"x": column}, ["x"], categorical=["x"])
 
@@ -89,7 +89,7 @@ def test_a_parquet_file_of_few_bytes_and_many_rows_is_refused(tmp_path, monkeypa
     file = tmp_path / "many.parquet"
     parquet.write_table(pyarrow.table({"a": np.zeros(1_000_000, np.int8)}), file)
     assert file.stat().st_size < 10_000
-    monkeypatch.setattr("provi.core.memory.host_bytes", lambda: 2**25)
+    monkeypatch.setattr("provi.core.limits.host_bytes", lambda: 2**25)
     with pytest.raises(ValueError, match="of 1000000 rows, takes about 0.1 GiB, more than is free"):
         tables.read_table(file)
 

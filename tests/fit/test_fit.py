@@ -177,11 +177,11 @@ def test_bad_arguments_are_named(target, arguments, words):
 def test_wrong_types_are_named(target):
     # Below the annotated entry point, which beartype guards in tests only.
     with pytest.raises(TypeError, match="LogDensity"):
-        _check_arguments(lambda z: -z @ z, None, None, 0)
+        _check_arguments(lambda z: -z @ z, None, None)
     with pytest.raises(TypeError, match="family must be"):
-        _check_arguments(target, "gaussian", None, 0)
+        _check_arguments(target, "gaussian", None)
     with pytest.raises(TypeError, match="algorithm must be an instance"):
-        _check_arguments(target, None, "adam", 0)
+        _check_arguments(target, None, "adam")
     with pytest.raises(ValueError, match="budget must be a whole number"):
         as_budget(2.5)
 

@@ -14,10 +14,11 @@ def walk():
     return house.walk_of_a_fit()
 
 
-def test_the_library_has_at_most_375_modules_of_at_most_450_lines():
-    """300 before formulas, mixed models and latent Gaussian models moved in, 348 before predictions and checks."""
+def test_the_library_has_at_most_380_modules_of_at_most_450_lines():
+    """300 before formulas, mixed models and latent Gaussian models moved in, 348 before predictions and checks, 371
+    before files and limits."""
     sizes = house.modules(ROOT / "src" / "provi")
-    assert 200 < len(sizes) <= 375
+    assert 200 < len(sizes) <= 380
     assert max(sizes.values()) <= house.LARGE, max(sizes, key=sizes.__getitem__)
 
 
@@ -28,6 +29,7 @@ def test_a_default_fit_walks_through_at_most_26_files_and_those_of_its_engine(wa
         "core/cache.py",
         "core/randomness.py",
         "core/interpreter.py",
+        "core/host_program.py",
         "core/host_primitives.py",
         "core/host_indexing.py",
     }

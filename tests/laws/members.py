@@ -213,6 +213,7 @@ TARGETS: dict[str, Callable[[Any, float], Any]] = {
         targets.GeneralisedLinearModel, COUNTS, likelihood=likelihoods.NegativeBinomial(1.7 * s)
     )(dtype, s),
     "multinomial": regression(targets.MultinomialLogistic, np.minimum(COUNTS, 2), weights=1.0 + LABELS),
+    "student t": regression(targets.StudentTRegression, REAL, offset=0.1 * COUNTS, weights=1.0 + LABELS),
     "hierarchical": hierarchical(1.5, 0.6),
     "hierarchical, free groups": hierarchical(0.2, 3.0),
     "hierarchical, tied groups": hierarchical(100.0, 0.01),

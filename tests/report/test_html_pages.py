@@ -211,6 +211,8 @@ def test_descriptions_are_plain_data(processes):
         "w", "y ~ a", (("prior", "N(0, 1)"),), (("a", "as it is"),), (("a", 1.0, 2.0),), ("y", 0.0, 1.0)
     )
     assert ModelDescription.from_dict(json.loads(json.dumps(table.to_dict()))) == table
+    several = describe_target(T.MultinomialLogistic(np.eye(3), np.arange(3), 0.5, classes=("u", "v", "w")))
+    assert ("priors", "N(0, 0.5²) on every coefficient, for each of v, w") in several.facts
     density = describe_target(T.LogDensity(lambda z: -(z @ z), 2))
     assert density.formula is None and "does not read" in density.facts[0][1]
 

@@ -11,6 +11,7 @@ from provi.algorithms.guarantee import Guarantee
 from provi.certificates.bounds import STATUSES, GapBound
 from provi.certificates.certificate import Assumption, Certificate, Counterexample
 from provi.certificates.distance.bound import Deferred, PosteriorBound
+from provi.core.limits import NO_LIMIT, Clock
 from provi.families.base import AbstractFamily
 from provi.targets.base import AbstractTarget, Constant, Constants
 
@@ -26,6 +27,7 @@ class Evidence:
     counterexample: Counterexample | None
     num_gradients: int
     tails: Assumption | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Query:
 
     - `confidence`: of the gap, and separately of the distance to the posterior. - `seed`: of fresh draws.
     - `wanted`: the gap that is enough; None spends `max_gradients`.
-    - `known`: the deterministic bounds at the point, if the caller has computed them.
+    - `known`: the deterministic bounds at the point, if the caller has computed them. - `clock`: when to be ready.
     """
 
     confidence: float
@@ -42,6 +44,7 @@ class Query:
     wanted: float | None
     max_gradients: int
     known: tuple[GapBound, ...] | None
+    clock: Clock = NO_LIMIT
 
 
 def build_certificate(
@@ -64,7 +67,7 @@ def build_certificate(
         distance=distance,
         obstacle=_obstacle(constants, family, found),
         counterexample=found,
-        notes=_notes(constants, family, status, bounds, distance, found),
+        notes=(*evidence.notes, *_notes(constants, family, status, bounds, distance, found)),
         names=target.parameter_names,
         num_gradients=evidence.num_gradients,
         recompute=recompute,

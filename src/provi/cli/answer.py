@@ -54,15 +54,20 @@ class Answer:
     afterwards: tuple[str, ...] = ()
 
 
-def judge_fit(result: Any, tol: float, checked: Any = None) -> Verdict:
+def judge_fit(result: Any, tol: float, checked: Any = None, provable: bool = True) -> Verdict:
     """What may be said of a fit: its certificate, what k-hat says against q, and what the data say against the model.
 
     **Arguments:**
 
     - `checked`: the `ModelCheck`, or why there is none.
+    - `provable`: False of a model that has no certificate, which was asked for by its name: then it is enough that the
+      run has converged.
     """
     certificate = result.certificate
-    verdict = _nested(result) if certificate.opening else judge(certificate, tol, result.message)
+    if not provable:
+        verdict = _converged(result)
+    else:
+        verdict = _nested(result) if certificate.opening else judge(certificate, tol, result.message)
     if result.outcome is Outcome.INTERRUPTED:
         steps = "1 step" if result.num_steps == 1 else f"{result.num_steps} steps"
         lead = f"Interrupted after {steps}; what follows is of the state that was reached."
@@ -80,6 +85,14 @@ def judge_fit(result: Any, tol: float, checked: Any = None) -> Verdict:
     warnings = (*verdict.warnings, checked.verdict, *checked.advice)
     word = "does not fit" if verdict.good else verdict.word
     return Verdict(word, f"{lead}{verdict.sentence} {checked.verdict}", False, warnings)
+
+
+def _converged(result: Any) -> Verdict:
+    """Whether q has stopped moving: all that can be said where the density is not log-concave."""
+    grounds = "The density is not log-concave: there is no certificate, and other maxima are possible"
+    if result.outcome is Outcome.STATIONARY:
+        return Verdict("converged", f"Converged: the approximation has stopped moving. {grounds}.", True)
+    return Verdict("not certified", f"Not converged. {_sentence(result.message)} {grounds}.", False)
 
 
 def _nested(result: Any) -> Verdict:

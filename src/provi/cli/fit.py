@@ -91,6 +91,7 @@ def fit(
       logistic          two classes; Gaussian prior on the coefficients
       poisson           counts, log link; Gaussian prior on the coefficients
       linear            numbers; the noise scale is integrated
+      student-t         numbers with outliers; scale and tails estimated, no certificate
       negative-binomial counts that spread more; the dispersion is integrated
       ordinal           grades in an order; the cut points are integrated
       multinomial       several classes without an order
@@ -113,10 +114,11 @@ def fit(
 
     \b
     Exit code 0: good. Certified within --tol; or converged, of a --formula, whose
-    integration over scales has an estimated error, and of missing-logistic; and the
-    model fits its data. 1: not converged or not to be trusted: no certificate, k-hat
-    too large, or a model that does not fit; the verdict says which. 2: bad input.
-    130: interrupted, by Ctrl-C or SIGTERM; what was reached is said and written.
+    integration over scales has an estimated error, and of missing-logistic and
+    student-t, which have no certificate; and the model fits its data. 1: not
+    converged or not to be trusted: no certificate, k-hat too large, or a model that
+    does not fit; the verdict says which. 2: bad input. 130: interrupted, by Ctrl-C or
+    SIGTERM; what was reached is said and written.
     """
     call = command_line(fit, locals())
     from provi.cli.answer import deliver

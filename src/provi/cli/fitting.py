@@ -75,14 +75,15 @@ def fit_answer(problem: Problem, data: TableData | None, options: FitOptions) ->
     arrays = jax.tree.leaves((problem.target, result.posterior.family))
     small = sum(np.size(array) for array in arrays) <= _SMALL
     num_draws = _DRAWS if small else _FEWER_DRAWS
-    if options.report is not None or small:
+    # Of a model without a certificate k-hat is all that vouches for the numbers.
+    if options.report is not None or small or not problem.provable:
         with contextlib.suppress(ValueError):  # the summary and the report say why there is no k-hat
             result.diagnose(num_draws)
     checked = check_fit(result, options.check)
     original = None if problem.original is None else problem.original(result)
     summarise = None if problem.summary is None else functools.partial(problem.summary, result)
     written = _write(result, options, num_draws, summarise, original)
-    verdict = judge_fit(result, options.tol, checked)
+    verdict = judge_fit(result, options.tol, checked, problem.provable)
     if options.verdict_only:
         return Answer(verdict, {}, lambda console: None)
     summary: Any = result.posterior.summary() if problem.summary is None else problem.summary(result)

@@ -17,6 +17,7 @@ class Model(enum.StrEnum):
     LOGISTIC = "logistic"
     POISSON = "poisson"
     LINEAR = "linear"
+    STUDENT_T = "student-t"
     NEGATIVE_BINOMIAL = "negative-binomial"
     MULTINOMIAL = "multinomial"
     ORDINAL = "ordinal"

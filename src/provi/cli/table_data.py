@@ -31,7 +31,7 @@ _LISTED, _LARGEST_TABLE = 12, 40
 
 COUNTS = (Model.POISSON, Model.NEGATIVE_BINOMIAL)
 TIMES = (Model.WEIBULL, Model.EXPONENTIAL, Model.LOG_NORMAL)
-REGRESSIONS = (Model.LOGISTIC, *COUNTS, Model.LINEAR, Model.MULTINOMIAL, Model.ORDINAL, *TIMES)
+REGRESSIONS = (Model.LOGISTIC, *COUNTS, Model.LINEAR, Model.STUDENT_T, Model.MULTINOMIAL, Model.ORDINAL, *TIMES)
 ROW_COLUMNS = ("offset", "exposure", "weights", "censored")
 """Options that name a column with a number for each row that is no feature."""
 
@@ -256,7 +256,7 @@ def _response(table: Columns, name: str, options: TableOptions) -> Response:
     column = table[name]
     if options.model in COUNTS:
         return count_response(name, column)
-    if options.model is Model.LINEAR:
+    if options.model in (Model.LINEAR, Model.STUDENT_T):
         return real_response(name, column)
     # Two values, or texts, are classes to a Gaussian process; other numbers are measurements.
     classes = options.positive is not None or not is_numeric(column) or len(np.unique(column)) == 2

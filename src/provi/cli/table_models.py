@@ -19,13 +19,15 @@ from provi.cli.answer import Answer, Verdict, print_plain, table_description
 from provi.cli.options import Model
 from provi.cli.table_data import COUNTS, TIMES, TableData, TableOptions
 from provi.models.glm.coefficients import (
-    NestedPredictor,
     NestedProblem,
     RegressionSummary,
     default_numbers,
+    log_normal_numbers,
     mixture_summary,
     nested_problem,
+    one_node,
     ratio_word,
+    student_t_target,
 )
 from provi.models.weak_priors import read_prior, response_location, weak_priors
 from provi.result.summary import content_note
@@ -38,15 +40,18 @@ from provi.targets.likelihoods import (
     NegativeBinomial,
     OrdinalLogit,
     Poisson,
+    StudentT,
     Weibull,
 )
 from provi.targets.likelihoods.rows import log_exposure, read_weights
 from provi.targets.regressions import GeneralisedLinearModel, LogisticRegression, PoissonRegression
+from provi.targets.student_t_regression import NUMBERS, StudentTRegression
 
 TITLES = {
     Model.LOGISTIC: "Logistic regression",
     Model.POISSON: "Poisson regression with the log link",
     Model.LINEAR: "Linear regression with unknown noise",
+    Model.STUDENT_T: "Linear regression with Student-t noise of unknown scale and degrees of freedom",
     Model.NEGATIVE_BINOMIAL: "Negative-binomial regression with the log link and unknown dispersion",
     Model.MULTINOMIAL: "Multinomial logistic regression",
     Model.ORDINAL: "Ordinal logistic regression (proportional odds) with unknown cut points",
@@ -54,7 +59,7 @@ TITLES = {
     Model.EXPONENTIAL: "Exponential regression of times (proportional hazards)",
     Model.LOG_NORMAL: "Log-normal regression of times with unknown scale",
 }
-_KINDS = {Model.LINEAR: "gaussian", Model.LOG_NORMAL: "log time"}
+_KINDS = {Model.LINEAR: "gaussian", Model.STUDENT_T: "gaussian", Model.LOG_NORMAL: "log time"}
 _NUMBERS = {"sigma": "scale", "dispersion": "dispersion", "shape": "shape"}
 """Names that people see of a likelihood's numbers, and its fields."""
 
@@ -67,7 +72,7 @@ class Problem:
 
     - `hyperparameters`: if any were learnt. - `priors`: in words, by name, in the table's units.
     - `original`: of a fit, its table in these units. - `summary`: of a fit, and a probability, in those of the encoded
-      columns, where the target has other coordinates.
+      columns, where the target has other coordinates. - `provable`: whether a certificate is to be had.
     """
 
     target: AbstractTarget
@@ -78,6 +83,7 @@ class Problem:
     original: Callable[[Any], RegressionSummary | None] | None = None
     moved: tuple[np.ndarray, np.ndarray] | None = None
     summary: Callable[..., RegressionSummary] | None = None
+    provable: bool = True
 
 
 def make_problem(data: TableData, options: TableOptions, seed: int, progress: bool | None) -> Problem:
@@ -122,7 +128,8 @@ def _regression(data: TableData, options: TableOptions) -> Problem:
     location = response_location(kind, y, 0.0 if offset is None else offset, weights)
     given, ordinal = read_priors(options.prior), model is Model.ORDINAL
     likelihood = _likelihood(model, location[1], len(data.classes))
-    unknown = {} if model is Model.EXPONENTIAL else default_numbers(likelihood, location[1])
+    robust = model is Model.STUDENT_T
+    unknown = {} if model is Model.EXPONENTIAL or robust else default_numbers(likelihood, location[1])
     if ordinal:
         from provi.targets import latent
 
@@ -130,6 +137,7 @@ def _regression(data: TableData, options: TableOptions) -> Problem:
         unknown = {"cutpoints": (latent.Normal(0.0, 3.0), *gaps)}
     for name in [name for name in given if _NUMBERS.get(name) in unknown]:
         unknown[_NUMBERS[name]] = read_prior(name, given.pop(name))
+    own = {name: given.pop(name) for name in NUMBERS if robust and name in given}
     priors = weak_priors(
         features.values, features.names, location, intercept=not ordinal, weights=weights, given=given, units=units
     )
@@ -138,11 +146,14 @@ def _regression(data: TableData, options: TableOptions) -> Problem:
             raise ValueError("--prior-scale sets all coefficients, and --prior single ones: give one of them.")
         priors = dataclasses.replace(priors, factor=np.full(len(units), options.prior_scale))
     table = {"names": features.names, "intercept": True, "weights": weights, **priors.arguments()}
-    nested = None
+    nested, words_of = None, {}
     if model is Model.MULTINOMIAL:
         from provi.targets.multinomial import MultinomialLogistic
 
         target: AbstractTarget = MultinomialLogistic(features.values, y, classes=data.classes, **table)
+    elif robust:
+        rows_of = {"offset": offset, "weights": weights, "names": features.names}
+        target, words_of = student_t_target(features.values, y, priors, location[1], own, **rows_of)
     elif unknown:
         nested = nested_problem(
             features.values, y, likelihood, unknown, priors, offset=offset, weights=weights, centred=ordinal
@@ -153,7 +164,7 @@ def _regression(data: TableData, options: TableOptions) -> Problem:
         kinds = {Model.LOGISTIC: LogisticRegression, Model.POISSON: PoissonRegression}
         if model in kinds:
             target = kinds[model](features.values, y, offset=offset, **table)
-    said = {**priors.words, **({} if nested is None else nested.words)}
+    said = {**priors.words, **(words_of if nested is None else nested.words)}
     listed = [f"{name} {text}" for name, text in list(said.items())[:_PRIORS_SAID]]
     more = f", and {len(said) - _PRIORS_SAID} more (--json)" if len(said) > _PRIORS_SAID else ""
     words = f"{TITLES[model]}. Priors, in the units of the table: {', '.join(listed)}{more}."
@@ -169,7 +180,7 @@ def _regression(data: TableData, options: TableOptions) -> Problem:
         return dataclasses.replace(mixture_summary(*found, probability, None), notes=notes)
 
     if nested is None:
-        return Problem(target, words, priors=said, original=original)
+        return Problem(target, words, priors=said, original=original, provable=not robust)
     moved = nested.centre, nested.mean
     return Problem(target, words, priors=said, original=original, summary=encoded, moved=moved)
 
@@ -179,6 +190,8 @@ def _likelihood(model: Model, unit: float, classes: int) -> AbstractLikelihood:
     match model:
         case Model.LINEAR:
             return GaussianNoise(unit)
+        case Model.STUDENT_T:
+            return StudentT()
         case Model.POISSON:
             return Poisson()
         case Model.NEGATIVE_BINOMIAL:
@@ -209,10 +222,10 @@ def _original_units(
     if nested is not None:
         predictor, numbers = nested.predictor(posterior), nested.numbers(posterior)
     else:
-        mean, covariance = np.asarray(posterior.mean, np.float64), np.asarray(posterior.covariance, np.float64)
-        root = np.linalg.cholesky(covariance)
-        predictor = NestedPredictor(np.ones(1), mean[None], root[None], (likelihood,), True, np.zeros(width))
-        copies = len(mean) // (width + 1)
+        robust = isinstance(target, StudentTRegression)
+        numbers = log_normal_numbers(posterior, NUMBERS) if robust else {}
+        predictor = one_node(posterior, target.dim - len(numbers), likelihood, True)
+        copies = (target.dim - len(numbers)) // (width + 1)
     back = np.diag(1 / units)
     if predictor.intercept:
         # b + w'(x - c)/s = (b - sum c w/s) + (w/s)'x.

@@ -18,7 +18,7 @@ import numpy as np
 
 from provi.core.cache import kept_programs
 from provi.core.frames import check_unmasked
-from provi.core.memory import host_bytes
+from provi.core.limits import host_bytes
 
 
 def as_array(name: str, value: Any, ndim: int | None = None) -> np.ndarray:
@@ -48,15 +48,6 @@ def as_array(name: str, value: Any, ndim: int | None = None) -> np.ndarray:
             f"Remove or impute them."
         )
     return array
-
-
-def validate_data(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) -> Any:
-    """scikit-learn's function of this name, which would drop the mask of a masked array in silence."""
-    from sklearn.utils.validation import validate_data as validate
-
-    check_unmasked("X", X)
-    check_unmasked("y", y)
-    return validate(estimator, X, y, **options)
 
 
 def _native(name: str, array: np.ndarray) -> np.ndarray:

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from provi.core.limits import host_bytes
+
 _TOKEN = 6  # random bytes in the name of a draft
 
 
@@ -226,8 +228,6 @@ def opened_tensors(path: str | Path, formats: Sequence[str], what: str) -> Itera
 
 
 def _check_memory(path: Path) -> None:
-    from provi.core.memory import host_bytes
-
     size, free = path.stat().st_size, host_bytes()
     if size > free:
         raise ValueError(f"{path} holds {size / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB of memory are free.")

@@ -1,13 +1,14 @@
 """Small programs without a compiler: a traced function run on NumPy, equation by equation.
 
 XLA takes 0.2 to 1 s for a program that a small fit runs ten times in 20 ms. So what is small is traced as ever, which
-takes milliseconds, and its equations are carried out by NumPy (`host_primitives`): one implementation, two engines,
+takes milliseconds, and its equations are carried out by NumPy (`host_program`): one implementation, two engines,
 equal to rounding. The choice is by the program's estimated work, which depends on shapes alone: the same call has the
 same bits on every run. Large programs, and all on other devices than the CPU, are compiled.
 """
 
 import functools
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -18,18 +19,18 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend import core as jax_core
 
-from provi.core.compilation import quick_jit, scan_counts
+from provi.core.compilation import quick_jit
 from provi.core.host_primitives import PRIMITIVES, SLOW, VIEWS
+from provi.core.host_program import Program, closed_program, host_array, interpreted
 
 SMALL_WORK = 1.5e8
 """Nanoseconds, estimated, up to which a call is interpreted."""
 
 _MOST_NUMBERS = 2**22
-_OVERHEAD, _TRIPS, _LARGE = 2e3, 20, 4096
-_LARGEST_FOR_ONE, _MOST_KEPT = 500, 2**25
-"""The order of matrices up to which one thread is enough; bytes of arrays that a program keeps for its next call."""
+_OVERHEAD, _TRIPS = 2e3, 20
+_LARGEST_FOR_ONE = 500
+"""The order of matrices up to which one thread is enough."""
 
-Program = Callable[..., list[Any]]
 _switch = {"on": True}
 
 
@@ -92,8 +93,8 @@ class _Traced:
         self.program, self.keys, self.structure, self.static = program, keys, structure, static
 
     def __call__(self, arrays: Sequence[Any], on_host: bool) -> Any:
-        with np.errstate(all="ignore"), _blas_switches().limit(limits=1):  # as XLA, which has no warnings
-            found = self.program(*map(_host, arrays))
+        with np.errstate(all="ignore"), _limit:  # as XLA, which has no warnings
+            found = self.program(*map(host_array, arrays))
         if on_host:
             return eqx.combine(jax.tree.unflatten(self.structure, found), self.static)
         found = jax.device_put(found)
@@ -107,9 +108,36 @@ def one_blas_thread(dim: int, terms: int = 1) -> AbstractContextManager[Any]:
     Threads of BLAS wait for each other in loops: a distance to the posterior, 569 x 31, took three times the processor
     time with two of them, and a Cholesky factor of 200 rows a hundred times as long on a busy machine.
     """
-    if dim > _LARGEST_FOR_ONE or dim * terms > _MOST_NUMBERS:
-        return nullcontext()
-    return _blas_switches().limit(limits=1)
+    return _limit if dim <= _LARGEST_FOR_ONE and dim * terms <= _MOST_NUMBERS else nullcontext()
+
+
+class _Limit(AbstractContextManager):
+    """One thread of BLAS while whoever set it is inside; who sets it restores it, as OpenBLAS heeds no other thread.
+
+    Fits may run side by side: one that begins while another has set it leaves it alone, so that what was comes back.
+    """
+
+    def __init__(self) -> None:
+        self.lock, self.owner, self.depth, self.before = threading.Lock(), None, 0, None
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if self.owner is None:
+                self.owner, self.before = threading.get_ident(), _blas_switches().limit(limits=1)
+            if self.owner == threading.get_ident():
+                self.depth += 1
+
+    def __exit__(self, *_: Any) -> None:
+        with self.lock:
+            if self.owner != threading.get_ident():
+                return
+            self.depth -= 1
+            if self.depth == 0 and self.before is not None:
+                self.before.restore_original_limits()
+                self.owner = None
+
+
+_limit = _Limit()
 
 
 @functools.cache
@@ -130,14 +158,6 @@ def _on_host(arrays: Sequence[Any]) -> bool:
         if isinstance(x, jax.Array) and len(x.sharding.device_set) > 1:
             return False
     return True
-
-
-def _host(x: Any) -> Any:
-    if isinstance(x, np.ndarray):
-        return x
-    if isinstance(x, jax.Array) and jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
-        return np.asarray(jax.random.key_data(x))
-    return np.asarray(x)
 
 
 def _traced(
@@ -197,264 +217,5 @@ def _inner(params: dict[str, Any]) -> list[Any]:
     for value in params.values():
         for part in value if isinstance(value, tuple | list) else (value,):
             if isinstance(part, jax_core.ClosedJaxpr | jax_core.Jaxpr):
-                found.append(_closed(part))
+                found.append(closed_program(part))
     return found
-
-
-def _closed(program: Any) -> Any:
-    """With its constants, which a jaxpr of jax 0.11 has itself."""
-    return program if hasattr(program, "consts") else jax_core.ClosedJaxpr(program, ())
-
-
-def interpreted(closed: Any) -> Program:
-    """The program of a closed jaxpr: host arrays in, a list of host arrays out."""
-    assembler, variables = _Assembler(), {}
-    given = assembler.bind(closed, variables)
-    assembler.emit(closed.jaxpr, variables)
-    results = [assembler.read(atom, variables) for atom in closed.jaxpr.outvars]
-    return functools.partial(_run, assembler.start, given, assembler.with_ends(results), results, _Spare())
-
-
-class _Spare:
-    """Arrays that a program is done with, for its next steps and calls: fresh memory costs more than arithmetic.
-
-    The system clears every page before it hands it out, and takes large arrays back as soon as they are freed.
-    """
-
-    def __init__(self) -> None:
-        self.arrays: dict[Any, list[np.ndarray]] = {}
-        self.size = 0
-
-    def take(self, kind: tuple[Any, Any]) -> np.ndarray:
-        """An array of this shape and type that nobody else has."""
-        try:
-            found = self.arrays[kind].pop()
-        except (KeyError, IndexError):  # none is left, or another thread was faster
-            return np.empty(*kind)
-        self.size -= found.nbytes
-        return found
-
-    def give(self, array: np.ndarray) -> None:
-        """Keep an array that nobody will look into any more."""
-        if self.size + array.nbytes <= _MOST_KEPT:
-            self.size += array.nbytes
-            self.arrays.setdefault((array.shape, array.dtype), []).append(array)
-
-
-class _Assembler:
-    """A jaxpr as steps on numbered registers; `start` holds the constants."""
-
-    def __init__(self) -> None:
-        self.start: list[Any] = []
-        self.steps: list[tuple[Any, list[int], list[int], bool]] = []
-        self.ones: set[int] = set()
-        self.large: dict[int, Any] = {}  # registers that a step fills, with many numbers, and their type
-        self.shared: set[int] = set()  # those that something else may look into
-
-    def new(self, value: Any = None) -> int:
-        """The number of a fresh register."""
-        self.start.append(value)
-        return len(self.start) - 1
-
-    def read(self, atom: Any, variables: dict[Any, int]) -> int:
-        """The register of a variable or a constant."""
-        if isinstance(atom, jax_core.Literal):
-            aval: Any = atom.aval
-            place = self.new(np.asarray(atom.val, aval.dtype))
-            if np.size(atom.val) == 1 and atom.val == 1:
-                self.ones.add(place)
-            return place
-        return variables[atom]
-
-    def bind(self, closed: Any, variables: dict[Any, int], operands: Sequence[int] | None = None) -> list[int]:
-        """Registers for the arguments of a program, and for its constants."""
-        given = [self.new() for _ in closed.jaxpr.invars] if operands is None else list(operands)
-        variables.update(zip(closed.jaxpr.invars, given, strict=True))
-        for atom, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
-            variables[atom] = self.new(_host(value))
-        return given
-
-    def emit(self, jaxpr: Any, variables: dict[Any, int]) -> None:
-        """The equations in order; functions that are called are written out."""
-        for equation in jaxpr.eqns:
-            operands = [self.read(atom, variables) for atom in equation.invars]
-            called, same = _called(equation), self.unchanged(equation, operands)
-            if same is not None:
-                results = [same]
-            elif called is not None:
-                own: dict[Any, int] = {}
-                self.bind(called, own, operands)
-                self.emit(called.jaxpr, own)
-                results = [self.read(atom, own) for atom in called.jaxpr.outvars]
-            else:
-                results = [self.new() for _ in equation.outvars]
-                function = _function(equation)
-                self.steps.append((function, operands, results, equation.primitive.multiple_results))
-                self._note(function, equation, operands, results)
-                if equation.primitive.name in ("broadcast_in_dim", "reshape") and operands[0] in self.ones:
-                    self.ones.add(results[0])
-            variables.update(zip(equation.outvars, results, strict=True))
-
-    def _note(self, function: Any, equation: Any, operands: list[int], results: list[int]) -> None:
-        """Which registers `with_ends` may let be written over."""
-        name, aval = equation.primitive.name, equation.outvars[0].aval
-        if _fills(function):
-            if math.prod(aval.shape) >= _LARGE:
-                self.large[results[0]] = tuple(aval.shape), np.dtype(aval.dtype)
-        elif not name.startswith("reduce_"):
-            self.shared.update(operands)
-
-    def unchanged(self, equation: Any, operands: list[int]) -> int | None:
-        """The register that a result merely repeats: a product with ones, of which derivatives are full."""
-        name, result = equation.primitive.name, equation.outvars[0].aval
-        if name not in ("mul", "convert_element_type"):
-            return None
-        others = [k for k in range(len(operands)) if operands[k] not in self.ones]
-        if len(others) != 1:
-            return None
-        aval = equation.invars[others[0]].aval
-        return operands[others[0]] if (aval.shape, aval.dtype) == (result.shape, result.dtype) else None
-
-    def with_ends(self, results: Sequence[int]) -> list[tuple[Any, ...]]:
-        """The steps that anything depends on, each with the registers that nobody reads after it.
-
-        Large arrays are freed at once, or written over by the step that reads them last: fresh memory costs more than
-        arithmetic. And tracing leaves much that nobody reads, such as values beside derivatives.
-        """
-        constants = {k for k, value in enumerate(self.start) if value is not None}
-        needed, ended = set(results), []
-        own = {k for k in self.large if k not in self.shared and k not in needed}  # that no view and no caller sees
-        for function, operands, outputs, several in reversed(self.steps):
-            if needed.isdisjoint(outputs):
-                continue
-            dead = [k for k in {*operands, *outputs} if k not in needed and k not in constants]
-            kind = self.large.get(outputs[0])
-            free = {k for k in dead if kind is not None and self.large.get(k) == kind and k not in self.shared}
-            place = next((j for j, k in enumerate(operands) if k in free), None) if _in_place(function) else None
-            taken = None if place is None else operands[place]
-            spare = [k for k in dead if k in own and k != taken]
-            fill = kind if place is None and outputs[0] in own else None
-            needed.update(operands)
-            ended.append((function, operands, outputs, several, dead, place, fill, spare))
-        return ended[::-1]
-
-
-def _in_place(function: Any) -> bool:
-    return isinstance(function, np.ufunc)
-
-
-def _fills(function: Any) -> bool:
-    """Whether the result is an array of its own, which may be given as `out`."""
-    return isinstance(function, np.ufunc) or getattr(function, "fills", False)
-
-
-def _run(
-    start: list[Any], given: list[int], steps: list[Any], results: list[int], spare: _Spare, *arrays: Any
-) -> list[Any]:
-    registers = list(start)
-    for k, x in zip(given, arrays, strict=True):
-        registers[k] = x
-    for function, operands, outputs, several, dead, place, fill, done in steps:
-        values = [registers[k] for k in operands]
-        if fill is not None:
-            found = function(*values, out=spare.take(fill))
-        else:
-            found = function(*values) if place is None else function(*values, out=values[place])
-        if several:
-            for k, x in zip(outputs, found, strict=True):
-                registers[k] = x
-        else:
-            registers[outputs[0]] = found
-        for k in done:
-            spare.give(registers[k])
-        for k in dead:
-            registers[k] = None
-    return [registers[k] for k in results]
-
-
-def _called(equation: Any) -> Any:
-    """The program that an equation does nothing but call; None for another equation."""
-    params = equation.params
-    match equation.primitive.name:
-        case "pjit" | "jit" | "closed_call" | "core_call" | "remat" | "checkpoint" | "remat2" | "custom_jvp_call":
-            found = params.get("call_jaxpr", params.get("jaxpr"))
-        case "custom_vjp_call" | "custom_vjp_call_jaxpr":
-            found = params.get("call_jaxpr", params.get("fun_jaxpr"))
-        case _:
-            return None
-    return _closed(found)
-
-
-def _function(equation: Any) -> Callable[..., Any]:
-    """What carries an equation out."""
-    name, params = equation.primitive.name, equation.params
-    match name:
-        case "while":
-            return _while(params)
-        case "scan":
-            return _scan(params)
-        case "cond":
-            branches = [interpreted(branch) for branch in params["branches"]]
-            last = len(branches) - 1
-            return lambda which, *operands: branches[min(max(int(which), 0), last)](*operands)
-        case "custom_linear_solve":
-            lengths, solve = params["const_lengths"], interpreted(params["jaxprs"].solve)
-            before, own = lengths.matvec + lengths.vecmat, lengths.solve
-            after = before + own + lengths.transpose_solve
-            return lambda *operands: solve(*operands[before : before + own], *operands[after:])
-    if name in PRIMITIVES:
-        return PRIMITIVES[name](params)
-    return _left_to_jax(equation)
-
-
-def _while(params: dict[str, Any]) -> Program:
-    going, body = interpreted(params["cond_jaxpr"]), interpreted(params["body_jaxpr"])
-    first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-
-    def loop(*operands: Any) -> list[Any]:
-        constants, carried = operands[first:second], list(operands[second:])
-        while np.any(unfinished := going(*operands[:first], *carried)[0]):
-            found = body(*constants, *carried)
-            if unfinished.ndim:  # a batch of loops: those that have ended stay
-                found = [_chosen(unfinished, *pair) for pair in zip(found, carried, strict=True)]
-            carried = found
-        return carried
-
-    return loop
-
-
-def _chosen(which: Any, new: Any, old: Any) -> Any:
-    return np.where(which.reshape(which.shape + (1,) * (new.ndim - which.ndim)), new, old)
-
-
-def _scan(params: dict[str, Any]) -> Program:
-    body, length = interpreted(params["jaxpr"]), params["length"]
-    num_constants, num_carried = scan_counts(params)
-    order = range(length - 1, -1, -1) if params["reverse"] else range(length)
-    outputs = [atom.aval for atom in params["jaxpr"].jaxpr.outvars[num_carried:]]
-
-    def loop(*operands: Any) -> list[Any]:
-        constants, rows = operands[:num_constants], operands[num_constants + num_carried :]
-        carried = list(operands[num_constants : num_constants + num_carried])
-        tables = [np.empty((length, *aval.shape), aval.dtype) for aval in outputs]
-        for k in order:
-            found = body(*constants, *carried, *(row[k] for row in rows))
-            carried = found[:num_carried]
-            for table, x in zip(tables, found[num_carried:], strict=True):
-                table[k] = x
-        return [*carried, *tables]
-
-    return loop
-
-
-def _left_to_jax(equation: Any) -> Callable[..., Any]:
-    """A primitive that NumPy has not: JAX compiles it by itself."""
-    primitive = equation.primitive
-    params = primitive.get_bind_params(equation.params)
-    compiled = jax.jit(lambda *operands: primitive.bind(*operands, **params))
-
-    def call(*operands: Any) -> Any:
-        found = compiled(*operands)
-        return [np.asarray(x) for x in found] if primitive.multiple_results else np.asarray(found)
-
-    return call

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from provi.core.frames import repeated_names
-from provi.core.memory import check_memory
+from provi.core.limits import check_memory
 from provi.data.kinds import percent_numbers
 from provi.data.tables import Column, Columns, as_number, is_missing, is_numeric
 

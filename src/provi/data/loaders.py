@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from provi.core.files import replacing
-from provi.core.memory import check_memory
+from provi.core.limits import check_memory
 from provi.data.sources import SOURCES, Source
 
 

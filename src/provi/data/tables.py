@@ -13,14 +13,14 @@ import math
 import re
 import stat
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from provi.core.frames import check_unmasked, frame_columns, frame_names, repeated_names
-from provi.core.memory import check_memory, host_bytes
+from provi.core.limits import check_memory, host_bytes
 
 Column: TypeAlias = np.ndarray
 Columns: TypeAlias = dict[str, Column]
@@ -153,7 +153,7 @@ def check_regular(file: Path) -> None:
         raise ValueError(f"{file} is no regular file but a device, a pipe or a socket: write its table to a file.")
 
 
-def _lines(file: Path) -> Iterator[str]:
+def _lines(file: Path) -> Generator[str, None, None]:
     """The lines of a text, unpacked as they are asked for where it is compressed, whatever the file is called.
 
     Megabytes can unpack to terabytes: of a bomb no more is unpacked than one line, or than the rows that fit.

@@ -9,12 +9,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from provi.core.arguments import as_array, check_count, check_positive_definite, device_array, double_precision
+from provi.core.limits import check_memory
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 from provi.families.base import AbstractFamily
 from provi.families.bases import AbstractBase, Normal, StudentT
 from provi.families.scales import AbstractScale, Diagonal, LowRank, Symmetric, Triangular
 
 SCALES = ("triangular", "symmetric", "diagonal", "low_rank")
+
+_LARGE = 1000
+"""Dimensions from which on the memory for a full scale is asked for: it is 24 MB below."""
 
 
 class Point(eqx.Module):
@@ -77,6 +81,9 @@ class LocationScale(AbstractFamily):
         if loc.shape[0] != self.dim:
             raise ValueError(f"loc has length {loc.shape[0]}, but the family has dimension {self.dim}.")
         dtype = dtype or (loc.dtype if np.issubdtype(loc.dtype, np.floating) else np.float64)
+        if self.dim > _LARGE and self.scale in ("triangular", "symmetric"):
+            remedy = "take scale='diagonal' or scale='low_rank'"
+            check_memory(f"A full scale of {self.dim} dimensions", 3 * np.dtype(dtype).itemsize * self.dim**2, remedy)
         matrix = as_array("scale", scale)
         if matrix.ndim == 0:
             matrix = np.full(self.dim, float(matrix))

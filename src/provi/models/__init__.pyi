@@ -6,6 +6,7 @@ from provi.models.glm.regressions import LogisticRegression as LogisticRegressio
 from provi.models.glm.regressions import PoissonRegression as PoissonRegression
 from provi.models.glm.responses import MultinomialRegression as MultinomialRegression
 from provi.models.glm.responses import OrdinalRegression as OrdinalRegression
+from provi.models.glm.responses import StudentTRegression as StudentTRegression
 from provi.models.glm.responses import SurvivalRegression as SurvivalRegression
 from provi.models.gp.estimators import GPClassifier as GPClassifier
 from provi.models.gp.estimators import GPRegressor as GPRegressor

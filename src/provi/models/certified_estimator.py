@@ -10,8 +10,10 @@ from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import validate_data as validate
 
 from provi.core.arguments import double_precision
+from provi.core.frames import check_unmasked
 from provi.result import Fit
 from provi.result.predictors import label_log_odds
 from provi.targets.likelihoods import AbstractLikelihood, BernoulliLogit, BernoulliProbit
@@ -102,3 +104,10 @@ def read_two_classes(labels: Any, model: str) -> tuple[np.ndarray, np.ndarray]:
             f"{len(classes)} classes: wrap the model, sklearn.multiclass.OneVsRestClassifier({model}())."
         )
     return classes, (labels == classes[-1]).astype(float)
+
+
+def validate_data(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) -> Any:
+    """scikit-learn's function of this name, which would drop the mask of a masked array in silence."""
+    check_unmasked("X", X)
+    check_unmasked("y", y)
+    return validate(estimator, X, y, **options)

@@ -12,6 +12,7 @@ _KINDS = {
     "NumPyroFiniteSum": "NumPyro model",
     "PyMCTarget": "PyMC model",
     "StanTarget": "Stan model",
+    "StudentTRegression": "Student-t regression",
 }
 
 
@@ -73,7 +74,7 @@ def describe_target(target: Any) -> ModelDescription:
     if likelihood is not None:
         facts.append(("response", likelihood.name if latent else likelihood_words(likelihood.plain)))
         own = [word for word in ("offset", "weights") if getattr(target, word, None) is not None]
-        if own and not latent:
+        if own and not hasattr(target, "fixed_scale"):
             facts.append(("of each row", f"{' and '.join(own)} of its own"))
     if getattr(target, "kernel", None) is not None:
         facts += _process_facts(target)
@@ -81,12 +82,15 @@ def describe_target(target: Any) -> ModelDescription:
         return ModelDescription(words, "y ~ f(x), f ~ GP(mean, kernel)", tuple(facts))
     if latent and hasattr(target, "fixed_scale"):
         return _latent(target, facts)
-    prior, design = getattr(target, "prior", None), getattr(target, "design", None)
+    prior, design = getattr(target, "prior", getattr(target, "class_prior", None)), getattr(target, "design", None)
     if prior is not None and design is not None:
         # Of several classes each but the first has such coefficients.
         names = getattr(target, "column_names", target.parameter_names)
         each = f", for each of {', '.join(target.classes[1:])}" if hasattr(target, "classes") else ""
-        facts += [("priors", prior_words(prior, names) + each), ("data", f"{target.num_terms} rows")]
+        facts.append(("priors", prior_words(prior, names) + each))
+        numbers = target.hyperpriors if latent else {}
+        facts += [(f"prior of {name}", _prior_text(own)) for name, own in numbers.items()]
+        facts.append(("data", f"{target.num_terms} rows"))
         return ModelDescription(f"{kind}, {len(names)} coefficients.", _linear_formula(names), tuple(facts))
     facts += [(f"data {name!r}", f"{np.size(part)} numbers") for name, part in target.observed_data.items()]
     words = f"{kind}, {target.dim} free parameters: {_listed(_variables(target.parameter_names))}."

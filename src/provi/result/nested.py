@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -11,10 +11,11 @@ import numpy as np
 from scipy import special
 
 from provi.core.arguments import device_array, double_precision
+from provi.families.bases import marginal_quantile
 from provi.families.nested import NestedGaussian, NestedPoint
 from provi.result.marginal import Marginal
 from provi.result.posterior import Posterior
-from provi.result.predictors import AbstractNewRows, Four, Latent, no_draw
+from provi.result.predictors import AbstractNewRows, Four, Latent, LinearPredictor, no_draw
 from provi.result.summary import Summary, Variable, content_note, summarise_model_space
 from provi.targets.latent.model import AbstractLatentGaussian
 from provi.targets.latent_gaussian import LatentGaussian
@@ -257,6 +258,50 @@ class ClassRows(AbstractNewRows):
         shares = self.probabilities(z, self.latent(z, self.matrix))
         below = np.random.default_rng([seed, 4]).random((*shares.shape[:2], 1)) > np.cumsum(shares, axis=2)[:, :, :-1]
         return below.sum(axis=2).astype(float)
+
+
+@dataclasses.dataclass(frozen=True)
+class StudentTRows(AbstractNewRows):
+    """Rows of a Student-t regression: the predictor in closed form, new responses by draws of it, sigma and nu.
+
+    The predictor stands for the expected response: it is the mean of y where nu > 1, and its median always. Where
+    nu <= 2, which no fit excludes, y has no variance: the deviation of a new response is NaN, its interval is not.
+    """
+
+    posterior: Any
+    matrix: np.ndarray
+    offset: np.ndarray
+
+    def moments(self) -> Latent:
+        """Of x'w + o."""
+        width = self.matrix.shape[1]
+        mean, covariance = self.posterior.mean[:width], self.posterior.covariance[:width, :width]
+        mean, variance = LinearPredictor(mean, np.linalg.cholesky(covariance)).moments(self.matrix)
+        return Latent(mean + self.offset, np.sqrt(variance))
+
+    def predict(self, kind: str, interval: float, num_draws: int, seed: int) -> Four:
+        """In closed form but for new responses."""
+        eta, family = self.moments(), self.posterior.family
+        if kind != "response":
+            wide = marginal_quantile(family.base, family.dim, (1 + interval) / 2) * eta.sd
+            return eta.mean, eta.sd, eta.mean - wide, eta.mean + wide
+        levels = [(1 - interval) / 2, (1 + interval) / 2]
+        ends = [np.quantile(drawn, levels, axis=0) for drawn in self._drawn(num_draws, seed)]
+        lower, upper = np.concatenate(ends, axis=1)
+        return eta.mean, np.full_like(eta.mean, np.nan), lower, upper
+
+    def responses(self, num_draws: int, seed: int) -> np.ndarray:
+        """At the draws."""
+        return np.concatenate(list(self._drawn(num_draws, seed)), axis=1)
+
+    def _drawn(self, num_draws: int, seed: int) -> Iterator[np.ndarray]:
+        """(draws, rows), some rows at a time."""
+        z = np.asarray(self.posterior.sample(num_draws, seed), np.float64)
+        rng, size = np.random.default_rng([seed, 5]), max(1, _NUMBERS_AT_ONCE // num_draws)
+        for start in range(0, len(self.matrix), size):
+            here = slice(start, start + size)
+            eta = z[:, :-2] @ self.matrix[here].T + self.offset[here]
+            yield eta + np.exp(z[:, -2:-1]) * rng.standard_t(np.exp(z[:, -1:]), eta.shape)
 
 
 def graded(eta: np.ndarray, cutpoints: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import numpy as np
 
 from provi.certificates.distance.bound import Deferred, PosteriorBound
 from provi.core.arguments import as_array, check_count, device_array, double_precision
+from provi.core.limits import check_memory
 from provi.core.randomness import key_of
 from provi.diagnostics.importance import ImportanceDiagnostics, importance_diagnostics
 from provi.families.base import AbstractFamily, draws_of, log_probs_of, moment_of
@@ -45,6 +46,8 @@ class Posterior:
     @double_precision
     def covariance(self) -> np.ndarray:
         """Cov_q[z]."""
+        dim = self.family.dim
+        check_memory(f"A covariance of {dim} dimensions", 16 * dim**2, "standard_deviation has its diagonal")
         return np.asarray(moment_of(self.family, self.point, "covariance"))
 
     @property
@@ -56,7 +59,9 @@ class Posterior:
     @double_precision
     def sample(self, n: int, seed: int) -> np.ndarray:
         """`n` independent draws of the free coordinates z, one a row."""
-        return np.asarray(draws_of(self.family, key_of(seed), self.point, check_count("n", n)))
+        n, seed, dim = check_count("n", n), check_count("seed", seed, minimum=0), self.family.dim
+        check_memory(f"{n} draws of {dim} dimensions", 24 * n * dim, "take fewer at a time, with other seeds")
+        return np.asarray(draws_of(self.family, key_of(seed), self.point, n))
 
     def draws(self, n: int, seed: int) -> Any:
         """`n` independent draws in the model's own space: a dictionary by variable, or the user's pytree, n in front.

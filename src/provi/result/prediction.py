@@ -18,7 +18,7 @@ from provi.core.frames import is_frame, listed, matched_numbers
 from provi.data.encoding import TableEncoding
 from provi.data.tables import as_table
 from provi.families.bases import AbstractBase, Normal, marginal_quantile
-from provi.result.nested import ClassRows, NestedRows, graded
+from provi.result.nested import ClassRows, NestedRows, StudentTRows, graded
 from provi.result.predictors import (
     AbstractNewRows,
     Four,
@@ -46,6 +46,7 @@ from provi.targets.likelihoods import (
 from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.multinomial import MultinomialLogistic
 from provi.targets.sparse_gaussian_process import SparseGaussianProcess
+from provi.targets.student_t_regression import StudentTRegression
 
 KINDS = ("mean", "latent", "response")
 _LISTED, _CLASSES_LISTED, _NUMBERS_AT_ONCE = 20, 8, 2**22
@@ -289,6 +290,9 @@ def new_rows(fit: Any, X_new: Any, groups: Any = None, offset: Any = None, expos
         if offset is not None or exposure is not None:
             raise ValueError("offset= and exposure= are for one linear predictor; MultinomialLogistic has several.")
         return _multinomial_rows(target, posterior, X_new)
+    if isinstance(target, StudentTRegression):
+        matrix = _matrix(X_new, *_columns_of(target))
+        return StudentTRows(posterior, matrix, new_offset(target, len(matrix), offset, exposure))
     if isinstance(target, LatentGaussian) and not target.blocks:
         matrix = _matrix(X_new, target.fixed_names if is_frame(X_new) else None, target.fixed.shape[1])
         nested = NestedRows(posterior, target, matrix, new_offset(target, len(matrix), offset, exposure))

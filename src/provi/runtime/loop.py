@@ -17,6 +17,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxprs_in_params
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.core.arguments import device_array
@@ -286,6 +287,23 @@ def advance(
     return (quick_donating_loop if quick else donating_loop)(kept, large)
 
 
+LARGEST_ARRAY = 2**28
+"""Bytes that one array of an ELBO's estimate may have, over all draws: 256 MiB."""
+
+
+def largest_array(function: Any, argument: Any) -> int:
+    """Bytes of the largest array that `function(argument)` makes on its way, by its program."""
+
+    def largest(jaxpr: Any) -> int:
+        sizes = [0]
+        for equation in jaxpr.eqns:
+            sizes += [out.aval.size * out.aval.dtype.itemsize for out in equation.outvars if hasattr(out.aval, "size")]
+            sizes += [largest(inner) for inner in jaxprs_in_params(equation.params)]
+        return max(sizes)
+
+    return largest(jax.make_jaxpr(function)(argument).jaxpr)
+
+
 @eqx.filter_jit
 def estimate_elbo(
     key: RandomKey, target: AbstractTarget, family: AbstractFamily, point: Any, num_draws: int
@@ -295,5 +313,10 @@ def estimate_elbo(
     With log q inside the average instead of the exact entropy the estimate's variance vanishes as q nears p.
     """
     draws, log_q = family.sample_and_log_prob(key, point, num_draws)
-    values = -jax.vmap(target.potential)(draws) - log_q
+    # At once where that takes little memory: a potential of many data has arrays as long as they are, for each draw.
+    at_once = LARGEST_ARRAY // max(largest_array(target.potential, draws[0]), 1)
+    if at_once >= num_draws:
+        values = -jax.vmap(target.potential)(draws) - log_q
+    else:
+        values = -jax.lax.map(target.potential, draws, batch_size=max(at_once, 1)) - log_q
     return values.mean(), values.std(ddof=1) / num_draws**0.5

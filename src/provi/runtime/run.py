@@ -49,7 +49,13 @@ class Budget:
 
     - `gradients`: evaluations of the target's gradient (Monte-Carlo draws, over all steps); never exceeded;
     - `steps`: steps of the algorithm;
-    - `seconds`: wall-clock time, compilation included.
+    - `seconds`: wall-clock time of the whole fit: start, compilation, run and certificate. A run whose certificate
+      comes from draws has half of it. What is known to take longer than is left is left out: a Hessian at the start,
+      the certificate (a note says so, and what it would have taken), all but 100 draws of the last ELBO, the search
+      for directions in which the density has no integral. Nothing is interrupted, so what can overrun is what has
+      begun: the compilation of the method's program, of which nothing is known beforehand, one step of it, the last
+      ELBO, and of a linear model or a Gaussian process the last certificate, about three passes over the data. A
+      latent Gaussian model has no half of an answer: it ends with an error after the batch of nodes that was begun.
     """
 
     gradients: int | None = None
@@ -72,10 +78,12 @@ def as_budget(value: Any) -> Budget:
 
 _NO_LIMIT = 2**62
 _BLOCK_SECONDS = 0.5  # how long the compiled loop may go without reporting to the host
-_RECORD_DRAWS = 100  # draws behind each recorded ELBO estimate, as in paper 004's figures
 _FIRST_CHECKPOINTS, _SHARE_OF_WRITING = 1.0, 10  # seconds between the first two; between early ones, in their own time
 CHECKPOINT_SECONDS = 30.0
 """From one checkpoint to the next, unless the user says otherwise."""
+
+RECORD_DRAWS = 100
+"""Draws behind each recorded ELBO estimate, as in paper 004's figures."""
 
 
 class AbstractStop(abc.ABC):
@@ -193,7 +201,7 @@ class _Driver:
         self.budget = budget
         self.gradient_budget = device_array(budget.gradients or _NO_LIMIT)
         self.path = None if checkpoint is None else Path(checkpoint)
-        self.checkpoint_seconds = checkpoint_seconds
+        self.checkpoint_seconds, self.pace = checkpoint_seconds, 0.0
         self.stop, self.feed = stop, feed
 
     def prepare(self, start: Any, resume: bool) -> None:
@@ -252,6 +260,8 @@ class _Driver:
                     if not self.unasked:
                         self.advance_to(min(record, before + block))
                     taken, elapsed = self.step - before, time.monotonic() - started
+                    # The first step compiles; later ones tell what the next will take.
+                    self.pace = elapsed / taken if before > 0 and taken > 0 else 0.0
                     if self.stop is not None or self.feed is not None:
                         block = 1
                     elif before > 0 and taken > 0:
@@ -295,7 +305,7 @@ class _Driver:
             self.heard = (self.step, self.memory())
         if self.budget.gradients is not None and not bool(affordable(self.parts[0], self.carry, self.gradient_budget)):
             return Outcome.GRADIENT_BUDGET
-        if self.budget.seconds is not None and self.seconds >= self.budget.seconds:
+        if self.budget.seconds is not None and self.seconds + self.pace >= self.budget.seconds:
             return Outcome.TIME_BUDGET
         return None
 
@@ -310,7 +320,7 @@ class _Driver:
             return
         if known is None:
             key = folded(self.record_key, self.step)
-            known = estimate_elbo(key, target, family, algorithm.output(self.carry.state), _RECORD_DRAWS)
+            known = estimate_elbo(key, target, family, algorithm.output(self.carry.state), RECORD_DRAWS)
         elbo, error = known
         self.good_state = self.small_state if np.isfinite(elbo) else self.good_state
         self.history.append(

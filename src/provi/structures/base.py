@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,6 +17,7 @@ from provi.certificates.build import DEFAULT_GRADIENTS, Evidence, Query, build_c
 from provi.certificates.certificate import Certificate
 from provi.certificates.distance.bound import Deferred, PosteriorBound
 from provi.core.interpreter import one_blas_thread
+from provi.core.limits import NO_LIMIT, Clock
 from provi.families.base import AbstractFamily, moment_of
 from provi.result.posterior import Posterior
 from provi.runtime.record import Outcome
@@ -23,16 +25,36 @@ from provi.runtime.run import Budget, Run
 from provi.targets.base import AbstractTarget, Constants
 from provi.theory.solution_region import smallest_scale
 
+RUN_SHARE = 0.5
+"""Of a budget of gradients or seconds, for a run whose certificate is from draws; the rest is for the certificate."""
+
+
+AUDIT_GRADIENTS, AUDIT_PROGRAMS = 15_000, 6
+"""What a certificate from draws takes at least: the search for negative curvature, the audit of tails, 4096 draws."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What the user asked for: `options` go to `runtime.run` (progress, checkpoint, resume)."""
+    """What the user asked for: `options` go to `runtime.run` (progress, checkpoint, resume).
+
+    `clock`: when all of it, the certificate included, must be ready.
+    """
 
     tol: float
     confidence: float
     budget: Budget
     seed: int
     options: dict[str, Any]
+    clock: Clock = NO_LIMIT
+
+    def run_budget(self, gradients: float | int = 1.0, seconds: float | int = RUN_SHARE) -> Budget:
+        """The limits of the run itself: a share of the gradients, and of the time that is left now."""
+        budget = self.budget
+        if budget.gradients is not None:
+            budget = dataclasses.replace(budget, gradients=max(int(gradients * budget.gradients), 1))
+        if self.clock.limited:
+            budget = dataclasses.replace(budget, seconds=max(seconds * self.clock.left, 1e-9))
+        return budget
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +127,10 @@ class AbstractStructure(abc.ABC):
         """The first evaluation, before any long work: `ValueError` where the log density is not finite."""
         check_finite(self.target, np.asarray(point.loc))
 
+    def measured(self, clock: Clock) -> Clock:
+        """The clock that knows what gradients take, where this structure computes any."""
+        return clock
+
     def improper_direction(self, point: Any, *, seed: int) -> str | None:
         """Where the density does not seem to be integrable, in words; None where the model has a proper prior."""
         del point, seed
@@ -123,6 +149,7 @@ class AbstractStructure(abc.ABC):
         wanted: float | None = None,
         max_gradients: int | None = None,
         known: Any = None,
+        clock: Clock = NO_LIMIT,
     ) -> Certificate:
         """The certificate of the member `point`.
 
@@ -130,13 +157,13 @@ class AbstractStructure(abc.ABC):
 
         - `confidence`: of the gap, and separately of the distance to the posterior. - `seed`: of fresh draws.
         - `wanted`: the gap that is enough; None spends `max_gradients`.
-        - `known`: the deterministic bounds at `point`, if the caller has computed them.
+        - `known`: the deterministic bounds at `point`, if the caller has computed them. - `clock`: when to be ready.
         """
         limit = DEFAULT_GRADIENTS if max_gradients is None else max_gradients
         with self.threads():
             # Host numbers that cost a pass over the data: once for all.
             constants = self.target.constants
-            evidence = self.evidence(point, constants, Query(confidence, seed, wanted, limit, known))
+            evidence = self.evidence(point, constants, Query(confidence, seed, wanted, limit, known, clock))
 
         def recompute(other: int) -> Certificate:
             return self.certificate(point, confidence=confidence, seed=other, wanted=wanted, max_gradients=limit)
@@ -200,6 +227,12 @@ def _reached(certificate: Certificate, request: Request) -> tuple[Outcome, str]:
         return Outcome.TOLERANCE, f"the gap is {words} (statistical: asymptotic, tails audited and not known)"
     best = min((b for b in certificate.bounds if b.status == "conditional"), key=lambda bound: bound.value)
     return Outcome.CONDITIONAL, f"the gap is {words}, if what it assumes holds: {best.detail}"
+
+
+def measured_gradients(target: AbstractTarget, clock: Clock) -> Clock:
+    """The clock that knows what a gradient of the target takes."""
+    location = jnp.asarray(target.default_location, target.dtype)
+    return clock.measured(lambda: jax.block_until_ready(value_and_gradient(target, location)))
 
 
 def check_finite(target: AbstractTarget, loc: np.ndarray) -> None:

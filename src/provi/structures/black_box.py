@@ -8,6 +8,7 @@ import numpy as np
 
 from provi.algorithms.natural.laplace import laplace_approximation
 from provi.algorithms.natural.stochastic_natural_gradient import StochasticNaturalGradient
+from provi.core.limits import NO_LIMIT, Clock
 from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
 from provi.families.location_scale import Gaussian, LocationScale, Point
@@ -64,7 +65,7 @@ def _choose_start(target: AbstractTarget, family: LocationScale, request: Reques
     The mode of a density that is not log-concave may be a spike without mass: a hierarchical model with its scale at
     zero. No race where log-concavity is known, nor on a budget. Also returns the gradients spent.
     """
-    point = laplace_start(target, family)
+    point = laplace_start(target, family, request.clock)
     if target.constants.log_concave.known or request.budget != Budget():
         return point, 0
     narrow = family.point(target.default_location, _NARROW, target.dtype)
@@ -86,9 +87,9 @@ def _choose_start(target: AbstractTarget, family: LocationScale, request: Reques
     return chosen, sum(each.gradient_evaluations for each in entrants)
 
 
-def laplace_start(target: AbstractTarget, family: LocationScale) -> Point:
+def laplace_start(target: AbstractTarget, family: LocationScale, clock: Clock = NO_LIMIT) -> Point:
     """The Laplace approximation as a member of the family."""
-    laplace = laplace_approximation(target, target.default_location)
+    laplace = laplace_approximation(target, target.default_location, clock=clock)
     factor: Any = laplace.factor if laplace.factor.ndim == 2 else np.diag(laplace.factor)
     if family.scale == "triangular":
         return family.point(jnp.asarray(laplace.mode, target.dtype), factor, target.dtype)

@@ -11,11 +11,12 @@ from provi.certificates.comparison import linear_difference_bound
 from provi.certificates.distance.bound import Deferred
 from provi.certificates.distance.posterior import linear_posterior_bound
 from provi.certificates.linear.bounds import linear_model_bounds, refuted_link
+from provi.core.limits import Clock
 from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
 from provi.families.location_scale import Gaussian, LocationScale, Point
 from provi.runtime.run import Run, run
-from provi.structures.base import AbstractStructure, Answer, Difference, Request
+from provi.structures.base import AbstractStructure, Answer, Difference, Request, measured_gradients
 from provi.structures.stopping import CERTIFICATE_PASSES, run_proven
 from provi.targets.base import AbstractTarget, Constants
 from provi.targets.linear_model import AbstractLinearModel
@@ -90,6 +91,11 @@ class Linear(AbstractStructure):
 
         return (run_black_box if has_full_covariance(self.family) else run_whitened)(self, start, request)
 
+    def measured(self, clock: Clock) -> Clock:
+        """Where the run is that of a black box."""
+        sampled = self.target.dim > LARGEST_LINEAR or self.family.scale == "low_rank"
+        return measured_gradients(self.target, clock) if sampled else clock
+
     def evidence(self, point: Point, constants: Constants, query: Query) -> Evidence:
         """Deterministic bounds on the gap; only the distance to the posterior rests on draws."""
         if self.target.dim > LARGEST_LINEAR:
@@ -150,12 +156,10 @@ def warm_start(target: AbstractLinearModel, family: LocationScale, point: Point,
 
 
 def _what_is_left(request: Request, spent: Run) -> Request:
-    """The request with the passes and seconds of the warm start taken from its budget."""
+    """The request with the passes of the warm start taken from its budget; its clock goes on by itself."""
     budget = request.budget
     if budget.gradients is not None:
         budget = dataclasses.replace(budget, gradients=max(budget.gradients - spent.gradient_evaluations, 1))
-    if budget.seconds is not None:
-        budget = dataclasses.replace(budget, seconds=max(budget.seconds - spent.seconds, 1e-3))
     return dataclasses.replace(request, budget=budget)
 
 

@@ -11,9 +11,10 @@ from provi.certificates.distance.posterior import posterior_bound
 from provi.certificates.monte_carlo.bounds import FEWEST_DRAWS, fewest_gradients, monte_carlo_bounds
 from provi.certificates.monte_carlo.convexity import find_negative_curvature
 from provi.certificates.monte_carlo.tail_audit import audit_lines, audit_tails
+from provi.core.limits import Clock
 from provi.diagnostics.integrability import refute_integrability
 from provi.families.location_scale import LocationScale, Point
-from provi.structures.base import AbstractStructure, Difference
+from provi.structures.base import AUDIT_GRADIENTS, AUDIT_PROGRAMS, AbstractStructure, Difference, measured_gradients
 from provi.targets.base import AbstractTarget, Constants
 
 
@@ -25,6 +26,10 @@ class AbstractSampled(AbstractStructure):
     def evidence(self, point: Point, constants: Constants, query: Query) -> Evidence:
         """By Monte Carlo; refused where convexity fails or draws do not see what matters."""
         return sampled_evidence(self.target, self.family, point, constants, query)
+
+    def measured(self, clock: Clock) -> Clock:
+        """By two evaluations at the default location."""
+        return measured_gradients(self.target, clock)
 
     def improper_direction(self, point: Point, *, seed: int) -> str | None:
         """A ray on which the density does not fall, far beyond q: a log density may be that of nothing."""
@@ -44,6 +49,10 @@ def sampled_evidence(
     target: AbstractTarget, family: LocationScale, point: Any, constants: Constants, query: Query
 ) -> Evidence:
     """The bounds of `certificates.monte_carlo`, after a search for negative curvature and an audit of the tails."""
+    if not query.clock.pays_for(AUDIT_GRADIENTS, AUDIT_PROGRAMS):
+        needed = AUDIT_GRADIENTS * query.clock.gradient
+        note = f"The time that was left did not pay for a certificate, which takes at least {needed:.0f} s here."
+        return Evidence((), None, None, 0, notes=(note,))
     concave = constants.log_concave
     if concave.status != "proven":
         found = find_negative_curvature(target, family, point, seed=query.seed)
@@ -62,7 +71,7 @@ def sampled_evidence(
         point,
         confidence=query.confidence,
         seed=query.seed,
-        max_gradients=query.max_gradients,
+        max_gradients=int(max(min(query.max_gradients, query.clock.gradients()), fewest_gradients(target.dim))),
         wanted=query.wanted,
         hidden=lines.hidden,
         only_proven=refused,

@@ -21,11 +21,23 @@ from provi.certificates.bounds import GapBound, at_most, spend
 from provi.certificates.build import DEFAULT_GRADIENTS
 from provi.certificates.certificate import Certificate, at_confidence
 from provi.core.arguments import device_array
+from provi.core.limits import NO_LIMIT, Clock
 from provi.families.location_scale import Point
 from provi.runtime.checkpoint import saved_segments
 from provi.runtime.record import Outcome
 from provi.runtime.run import AbstractStop, Run, run
-from provi.structures.base import AbstractStructure, Answer, Request, certificate_seed, explained, limited, within
+from provi.structures.base import (
+    AUDIT_GRADIENTS,
+    AUDIT_PROGRAMS,
+    RUN_SHARE,
+    AbstractStructure,
+    Answer,
+    Request,
+    certificate_seed,
+    explained,
+    limited,
+    within,
+)
 
 CERTIFICATE_PASSES = 3
 """What the deterministic bounds at one point cost, at most but for rare cases."""
@@ -36,9 +48,6 @@ _WORTH_TRYING, _RETRY = 0.5, 0.1
 MOST_TRIES = 6
 _FIRST_TRY, _NEXT_TRY = 0.2, 0.3
 """A certificate from draws is tried when the estimated gap is a fifth of `tol`, then at each fall to three tenths."""
-
-RUN_SHARE = 0.5
-"""Of a gradient budget, for a run whose certificate is from draws; the rest is for the certificate."""
 
 
 class ProvenStop(AbstractStop):
@@ -51,6 +60,7 @@ class ProvenStop(AbstractStop):
     **Arguments:**
 
     - `prove`: the bounds at a point. - `algorithm`: its `progress` is what decides when to try them.
+    - `clock`: the run stops when what is left is what another pass and the certificate would take.
     """
 
     def __init__(
@@ -59,7 +69,9 @@ class ProvenStop(AbstractStop):
         algorithm: AbstractAlgorithm,
         tol: float,
         most_passes: int | None,
+        clock: Clock = NO_LIMIT,
     ) -> None:
+        self.clock, self.late, self.last_call = clock, False, time.monotonic()
         self.prove, self.algorithm, self.tol = prove, algorithm, tol
         self.most_passes, self.spent = most_passes or MOST_PASSES, False
         self.threshold = _WORTH_TRYING * tol
@@ -68,6 +80,13 @@ class ProvenStop(AbstractStop):
         self.least, self.lowest, self.idle = math.inf, math.inf, 0
 
     def __call__(self, state: Any) -> bool:
+        now = time.monotonic()
+        taken, self.last_call = now - self.last_call, now
+        taken = taken if int(state.step) > 1 else 0.0  # the first pass compiles, and is longer than others
+        self.late = self.clock.limited and (1 + CERTIFICATE_PASSES) * taken >= self.clock.left
+        return self._enough(state) or self.late
+
+    def _enough(self, state: Any) -> bool:
         progress = self.algorithm.progress(state)
         if progress is None:
             return False
@@ -78,10 +97,8 @@ class ProvenStop(AbstractStop):
         if self.stalled or self.spent or estimate > self.threshold:
             return self.stalled or (self.spent and self.passes > 0)
         bounds = self.prove(state.point)
-        self.passes += len(bounds)
-        self.bounds = bounds
-        self.proven = bool(min(bound.value for bound in bounds) <= self.tol)
         least = min(bound.value for bound in bounds)
+        self.bounds, self.passes, self.proven = bounds, self.passes + len(bounds), bool(least <= self.tol)
         self.threshold = max(_RETRY, 0.5 * self.tol / least if math.isfinite(least) else 0.0) * estimate
         return self.proven
 
@@ -118,6 +135,8 @@ class ProvenStop(AbstractStop):
             if gap is not None and math.isfinite(gap):
                 shown = f"the proven gap is {at_most(gap)}, above tol = {self.tol:g}"
             return Outcome.COMPLETED, f"no step lowers the negative ELBO any more; {shown}"
+        if found.outcome is Outcome.TOLERANCE and self.late and not self.proven:
+            return Outcome.TIME_BUDGET, Outcome.TIME_BUDGET.value
         if found.outcome is Outcome.TOLERANCE:  # stopped because another certificate would not be within the budget
             return Outcome.GRADIENT_BUDGET, Outcome.GRADIENT_BUDGET.value
         return None
@@ -138,7 +157,9 @@ def run_proven(
     """
     target: Any = structure.target
     budget = request.budget
-    stop = ProvenStop(prove, algorithm, request.tol, budget.gradients)
+    stop = ProvenStop(prove, algorithm, request.tol, budget.gradients, request.clock)
+    if request.clock.limited:
+        budget = dataclasses.replace(budget, seconds=max(request.clock.left, 1e-9))
     if budget.gradients is not None:
         # The certificate of the result is paid for out of the budget, if that leaves anything for the run.
         budget = dataclasses.replace(budget, gradients=max(budget.gradients - CERTIFICATE_PASSES, 1))
@@ -201,8 +222,6 @@ class SampledStop(AbstractStop):
         self.calls = calls_before(request)
         # As long as nothing is recalled: this is the first call, or what others have spent is not known.
         self.level = extra_level(request, self.calls) / 2 if self.calls else 1 - request.confidence
-        self.began = time.monotonic()
-        self.run_gradients = 0
         self.tries = 0
         self.tried: _Try | None = None
         self.nothing_known = False
@@ -213,7 +232,7 @@ class SampledStop(AbstractStop):
 
     def memory(self) -> dict[str, Any]:
         """Counters, where q was at the last looks, and the last try."""
-        names = ("run_gradients", "num_gradients", "tries", "level", "nothing_known")
+        names = ("num_gradients", "tries", "level", "nothing_known")
         found = {name: getattr(self, name) for name in names}
         found |= {"tol": self.request.tol, "confidence": self.request.confidence, **self.stationarity.memory()}
         if self.tried is not None:
@@ -223,7 +242,7 @@ class SampledStop(AbstractStop):
     def recall(self, memory: dict[str, Any], state: Any) -> None:
         """The tries of a run to the same tolerance go on; to another one they begin again, at another level."""
         self.stationarity.recall(memory)
-        self.run_gradients, self.num_gradients = int(memory["run_gradients"]), int(memory["num_gradients"])
+        self.num_gradients = int(memory["num_gradients"])
         if (memory["tol"], memory["confidence"]) != (self.request.tol, self.request.confidence):
             return
         self.tries, self.level = int(memory["tries"]), float(memory["level"])
@@ -235,7 +254,6 @@ class SampledStop(AbstractStop):
             self.tried = _Try(point, arrays, *map(int, memory["tried"]))
 
     def __call__(self, state: Any) -> bool:
-        self.run_gradients += int(self.algorithm.cost_at(state.step))
         still = self._looks_stationary(state)
         if self.nothing_known:
             self.stationary = still
@@ -246,7 +264,7 @@ class SampledStop(AbstractStop):
         # Noise may keep the estimate large for ever, where the density is not log-concave; then the first try is here.
         if still and self.tries == 0 and not self.structure.target.constants.log_concave.known:
             estimate = min(estimate, _FIRST_TRY * tol)
-        if not estimate <= _FIRST_TRY * tol:
+        if not estimate <= _FIRST_TRY * tol or not self._in_time():
             return False
         # An estimate of zero (a Gaussian target) is the last level.
         level = math.log(_FIRST_TRY * tol / max(estimate, 1e-300)) / math.log(1 / _NEXT_TRY)
@@ -319,18 +337,18 @@ class SampledStop(AbstractStop):
             seed=certificate_seed(self.request.seed, step),
             wanted=self.request.tol,
             max_gradients=most,
+            clock=self.request.clock,
         )
         return at_confidence(certificate, self.request.confidence)
+
+    def _in_time(self) -> bool:
+        """Whether there is time for a certificate; a try that must be left out says nothing of the target."""
+        return self.request.clock.pays_for(AUDIT_GRADIENTS, AUDIT_PROGRAMS)
 
     def _affordable(self) -> int:
         limit, budget = DEFAULT_GRADIENTS, self.request.budget
         if budget.gradients is not None:
             limit = min(limit, int((1 - RUN_SHARE) * budget.gradients) - self.num_gradients)
-        if budget.seconds is not None:
-            # At the run's own pace, compilation included: an underestimate of what the time that is left pays for.
-            elapsed = time.monotonic() - self.began
-            pace = (self.run_gradients + self.num_gradients) / max(elapsed, 1e-9)
-            limit = min(limit, int(pace * (budget.seconds - elapsed)))
         return max(limit, 0)
 
     def _looks_stationary(self, state: Any) -> bool:
@@ -351,9 +369,7 @@ def run_sampled(
     `spent`: gradients that the search for `start` has taken.
     """
     stop = SampledStop(structure, algorithm, request, spent)
-    budget = request.budget
-    if budget.gradients is not None:
-        budget = dataclasses.replace(budget, gradients=int(RUN_SHARE * budget.gradients))
+    budget = request.run_budget(gradients=RUN_SHARE)
     found = run(
         algorithm,
         structure.target,

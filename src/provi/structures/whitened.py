@@ -20,6 +20,7 @@ from provi.certificates.bounds import at_most, spend
 from provi.certificates.build import DEFAULT_GRADIENTS
 from provi.certificates.certificate import at_confidence
 from provi.core.lanczos import extreme_eigenvalues
+from provi.core.limits import Clock
 from provi.estimators.gradients import Entropy, StickingTheLanding
 from provi.families.base import AbstractFamily
 from provi.families.location_scale import Gaussian, LocationScale, Point
@@ -27,6 +28,7 @@ from provi.families.scales import Diagonal, LowRank
 from provi.runtime.run import Run, run
 from provi.schedules.batch_sizes import PolynomialBatch
 from provi.structures.base import (
+    RUN_SHARE,
     AbstractStructure,
     Answer,
     Request,
@@ -75,11 +77,11 @@ def run_whitened(structure: AbstractStructure, start: Point | None, request: Req
     A run with a budget or a checkpoint is one round.
     """
     target, family = structure.target, structure.family
-    whitening = _whiten(target, family, target.default_location if start is None else np.asarray(start.loc, np.float64))
+    origin = target.default_location if start is None else np.asarray(start.loc, np.float64)
+    whitening = _whiten(target, family, origin, request.clock)
     budget = request.budget
     limited = (budget.steps, budget.gradients, budget.seconds) != (None, None, None)
     rounds = 1 if limited or request.options.get("checkpoint") is not None else MOST_ROUNDS
-    share = dataclasses.replace(budget, gradients=None if budget.gradients is None else budget.gradients // 2)
     inner = whitening.family.point(np.zeros(target.dim), 1.0, target.dtype)
 
     def run_round(index: int) -> Run:
@@ -91,7 +93,7 @@ def run_whitened(structure: AbstractStructure, start: Point | None, request: Req
             inner,
             seed=request.seed + index,
             num_steps=budget.steps or (2**31 if limited else NUM_STEPS * 2**index),
-            budget=share,
+            budget=request.run_budget(gradients=RUN_SHARE),
             **request.options,
         )
         inner = found.point
@@ -117,6 +119,7 @@ def run_rounds(structure: AbstractStructure, run_round: Callable[[int], Run], ro
             seed=certificate_seed(request.seed, index),
             wanted=request.tol,
             max_gradients=DEFAULT_GRADIENTS if gradients is None else gradients // 2,
+            clock=request.clock,
         )
         certificate = at_confidence(certificate, request.confidence)
         spent += found.gradient_evaluations + certificate.num_gradients
@@ -166,12 +169,14 @@ class Whitening:
         return _map_back(family, point, self.mode, self.factor)
 
 
-def _whiten(target: AbstractTarget, family: LocationScale, origin: np.ndarray) -> Whitening:
-    laplace = laplace_approximation(target, origin, diagonal=family.scale in ("diagonal", "low_rank"))
+def _whiten(target: AbstractTarget, family: LocationScale, origin: np.ndarray, clock: Clock) -> Whitening:
+    laplace = laplace_approximation(target, origin, diagonal=family.scale in ("diagonal", "low_rank"), clock=clock)
     kind = WhitenedFiniteSum if isinstance(target, AbstractFiniteSum) else Whitened
     whitened = kind(target, laplace.mode, laplace.factor)  # pyright: ignore[reportArgumentType]
     inner = LocationScale(family.dim, family.base, _inner_scale(family), rank=family.rank)
-    curvature = _largest_curvature(whitened)
+    # A product with the Hessian takes three gradients; a fifth of the time is enough for a step size.
+    points = int(np.clip(clock.gradients(0.2) / (3 * _NUM_PRODUCTS), 1, _NUM_POINTS))
+    curvature = _largest_curvature(whitened, points)
     known = whitened.constants.smoothness
     smoothness = float(known.value) if known.known else 4 * curvature  # pyright: ignore[reportArgumentType]
     step_size, scale = largest_step_size(curvature), smallest_scale(smoothness)
@@ -182,9 +187,9 @@ def _inner_scale(family: LocationScale) -> str:
     return "symmetric" if family.scale == "triangular" else family.scale
 
 
-def _largest_curvature(target: AbstractTarget) -> float:
+def _largest_curvature(target: AbstractTarget, num_points: int) -> float:
     """The largest curvature met at draws of the Laplace approximation, by Lanczos on Hessian-vector products."""
-    points = jax.random.normal(jax.random.key(0), (_NUM_POINTS, target.dim), target.dtype)
+    points = jax.random.normal(jax.random.key(0), (_NUM_POINTS, target.dim), target.dtype)[:num_points]
 
     def largest(key, point):
         def product(direction):
@@ -193,7 +198,7 @@ def _largest_curvature(target: AbstractTarget) -> float:
         low, high = extreme_eigenvalues(product, key, target.dim, _NUM_PRODUCTS, target.dtype)
         return jnp.maximum(jnp.abs(low), jnp.abs(high))
 
-    found = np.asarray(jax.vmap(largest)(jax.random.split(jax.random.key(1), _NUM_POINTS), points))
+    found = np.asarray(jax.vmap(largest)(jax.random.split(jax.random.key(1), _NUM_POINTS)[:num_points], points))
     finite = found[np.isfinite(found)]
     return max(1.0, float(finite.max())) if finite.size else _FALLBACK_CURVATURE
 

@@ -22,6 +22,7 @@ from provi.targets.regressions import LogisticRegression as LogisticRegression
 from provi.targets.regressions import PoissonRegression as PoissonRegression
 from provi.targets.regressions import ProbitRegression as ProbitRegression
 from provi.targets.sparse_gaussian_process import SparseGaussianProcess as SparseGaussianProcess
+from provi.targets.student_t_regression import StudentTRegression as StudentTRegression
 from provi.targets.transforms.scalar import interval as interval
 from provi.targets.whitened import Whitened as Whitened
 from provi.targets.whitened import WhitenedFiniteSum as WhitenedFiniteSum

@@ -4,8 +4,9 @@
 
 With priors a thousand times as wide as the default ones and 2000 rows, posterior means against the maximum-likelihood
 estimates of statsmodels, in its standard errors, and posterior deviations against these (statsmodels has no censored
-times of these laws). With the default priors and 150 rows, means and deviations against those of NUTS, in deviations.
-statsmodels is not among the packages of the lab: pip install statsmodels.
+times of these laws, and its Student-t regression is not compared). With the default priors and 150 rows, means and
+deviations against those of NUTS, in deviations. statsmodels is not among the packages of the lab: pip install
+statsmodels.
 """
 
 import argparse
@@ -21,6 +22,10 @@ from provi_lab.bench.record import RESULTS, make_record
 from provi_lab.common.tables import Row
 
 FLAT_ROWS, REAL_ROWS, WIDE = 2000, 150, 1000.0
+REAL = ("linear", "student-t")
+NUMBERS = {"student-t": ("sigma", "nu")}
+"""Compared as well, since nothing is proven of this model: they are its least Gaussian parameters."""
+
 SLOPES = np.array([0.6, -0.4])
 
 
@@ -38,6 +43,11 @@ def _priors(data: Row, wide: float, unit: float = 1.0) -> dict[str, tuple[float,
 def _linear(rng: np.random.Generator, n: int) -> Row:
     X, eta = _columns(rng, n)
     return {"X": X, "y": 1 + eta + 0.7 * rng.normal(size=n)}
+
+
+def _outliers(rng: np.random.Generator, n: int) -> Row:
+    X, eta = _columns(rng, n)
+    return {"X": X, "y": 1 + eta + 0.7 * rng.standard_t(4.0, n)}
 
 
 def _counts(rng: np.random.Generator, n: int) -> Row:
@@ -74,6 +84,14 @@ def _linear_rows(data: Row, eta: Any, numpyro: Any) -> None:
     level = numpyro.sample("level", dist.Normal(y.mean(), 2.5 * y.std()))
     sigma = numpyro.sample("sigma", dist.HalfNormal(2.5 * y.std()))
     numpyro.sample("y", dist.Normal(level + eta, sigma), obs=y)
+
+
+def _outlier_rows(data: Row, eta: Any, numpyro: Any) -> None:
+    y, dist = data["y"], numpyro.distributions
+    level = numpyro.sample("level", dist.Normal(y.mean(), 2.5 * y.std()))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(2.5 * y.std()))
+    nu = numpyro.sample("nu", dist.Gamma(2.0, 0.1))
+    numpyro.sample("y", dist.StudentT(nu, level + eta, sigma), obs=y)
 
 
 def _count_rows(data: Row, eta: Any, numpyro: Any) -> None:
@@ -173,12 +191,14 @@ def _ours(name: str, data: Row, wide: float) -> Any:
     from provi import models
 
     X, y = data["X"], data["y"]
-    unit = float(np.std(y)) if name == "linear" else 1.0
-    tol = 0.01 if name == "multinomial" else 1e-3  # a certificate from draws is not had for less
+    unit = float(np.std(y)) if name in REAL else 1.0
+    tol = 0.01 if name in ("multinomial", "student-t") else 1e-3  # a certificate from draws is not had for less
     options = {"priors": _priors(data, wide, unit), "random_state": 0, "tol": tol}
     match name:
         case "linear":
             return models.LinearRegression(noise_scale=None, **options).fit(X, y)
+        case "student-t":
+            return models.StudentTRegression(**options).fit(X, y)
         case "negative-binomial":
             made = models.GLM("negative-binomial", shape="estimate", **options)
             return made.fit(X, y, exposure=data["exposure"])
@@ -193,6 +213,7 @@ def _ours(name: str, data: Row, wide: float) -> Any:
 
 MODELS = {
     "linear": (_linear, _ols, _linear_rows),
+    "student-t": (_outliers, None, _outlier_rows),
     "negative-binomial": (_counts, _negative_binomial, _count_rows),
     "logistic, weights": (_labels, _weighted_logit, _label_rows),
     "ordinal": (_grades, _ordered, _grade_rows),
@@ -201,13 +222,15 @@ MODELS = {
 }
 
 
-def _moments(model: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Of the two slopes; of several classes those of the second."""
-    return np.atleast_2d(model.coef_)[0], np.atleast_2d(model.coef_sd_)[0]
+def _moments(model: Any, numbers: tuple[str, ...] = ()) -> tuple[np.ndarray, np.ndarray]:
+    """Of the two slopes, of several classes those of the second; and of numbers of the likelihood."""
+    own = [model.numbers_[name] for name in numbers]
+    mean, deviation = np.atleast_2d(model.coef_)[0], np.atleast_2d(model.coef_sd_)[0]
+    return np.append(mean, [number.mean for number in own]), np.append(deviation, [number.sd for number in own])
 
 
-def nuts(data: Row, rows: Callable, unit: float) -> tuple[np.ndarray, np.ndarray]:
-    """Means and deviations of the slopes under the default priors: four chains of 2000 draws."""
+def nuts(data: Row, rows: Callable, unit: float, numbers: tuple[str, ...] = ()) -> tuple[np.ndarray, np.ndarray]:
+    """Means and deviations of the slopes and of `numbers` under the default priors: four chains of 2000 draws."""
     import jax
     import numpyro
     from numpyro.infer import MCMC, NUTS
@@ -224,7 +247,8 @@ def nuts(data: Row, rows: Callable, unit: float) -> tuple[np.ndarray, np.ndarray
             NUTS(model), num_warmup=1000, num_samples=2000, num_chains=4, chain_method="vectorized", progress_bar=False
         )
         sampler.run(jax.random.key(0))
-        draws = np.asarray(sampler.get_samples()["slopes"])
+        found = {name: np.asarray(values) for name, values in sampler.get_samples().items()}
+    draws = np.column_stack([found["slopes"], *(found[name] for name in numbers)])
     return draws.mean(axis=0), draws.std(axis=0)
 
 
@@ -236,9 +260,10 @@ def compare(name: str) -> list[Row]:
         data = make(np.random.default_rng(1), FLAT_ROWS)
         found += _errors(name, "statsmodels", _moments(_ours(name, data, WIDE)), maximum(data))
     data = make(np.random.default_rng(2), REAL_ROWS)
-    unit = float(np.std(data["y"])) if name == "linear" else 1.0
+    unit = float(np.std(data["y"])) if name in REAL else 1.0
     model = _ours(name, data, 1.0) if name != "logistic, weights" else _weighted(data)
-    return found + _errors(name, "NUTS", _moments(model), nuts(data, rows, unit))
+    numbers = NUMBERS.get(name, ())
+    return found + _errors(name, "NUTS", _moments(model, numbers), nuts(data, rows, unit, numbers), numbers)
 
 
 def _weighted(data: Row) -> Any:
@@ -248,15 +273,15 @@ def _weighted(data: Row) -> Any:
     return LogisticRegression(tol=1e-3).fit(data["X"], data["y"], data["weights"])
 
 
-def _errors(name: str, peer: str, ours: tuple, theirs: tuple) -> list[Row]:
+def _errors(name: str, peer: str, ours: tuple, theirs: tuple, numbers: tuple[str, ...] = ()) -> list[Row]:
     return [
         {
-            "problem": name, "peer": peer, "slope": k, "mean": float(ours[0][k]), "peer_mean": float(theirs[0][k]),
+            "problem": name, "peer": peer, "slope": label, "mean": float(ours[0][k]), "peer_mean": float(theirs[0][k]),
             "sd": float(ours[1][k]), "peer_sd": float(theirs[1][k]),
             "mean_error_sd": float((ours[0][k] - theirs[0][k]) / theirs[1][k]),
             "sd_ratio": float(ours[1][k] / theirs[1][k]),
         }
-        for k in range(2)
+        for k, label in enumerate((0, 1, *numbers))
     ]  # fmt: skip
 
 
@@ -268,15 +293,21 @@ def main() -> None:
     given = parser.parse_args()
     rows: list[Row] = []
     for name in given.model or MODELS:
-        rows += compare(name)
-        for row in rows[-4:] if MODELS[name][1] is not None else rows[-2:]:
+        found = compare(name)
+        rows += found
+        for row in found:
             ours, theirs = f"{row['mean']:8.4f} ({row['sd']:.4f})", f"{row['peer_mean']:8.4f} ({row['peer_sd']:.4f})"
+            what = row["slope"] if isinstance(row["slope"], str) else f"slope {row['slope']}"
             errors = f"off by {row['mean_error_sd']:+.3f} sd, sd ratio {row['sd_ratio']:.3f}"
-            print(f"{name:20}{row['peer']:12} slope {row['slope']}: {ours} beside {theirs}, {errors}", flush=True)
+            print(f"{name:20}{row['peer']:12} {what}: {ours} beside {theirs}, {errors}", flush=True)
     if given.record is not None:
-        record = {**make_record("regression", rows), "command": "python -m provi_lab.regression.compare --record"}
-        record["versions"]["statsmodels"] = metadata.version("statsmodels")
-        path = Path(given.record) / f"{record['date']}-regression.json"
+        chosen = given.model or []
+        command = " ".join(["python -m provi_lab.regression.compare", *(f'--model "{x}"' for x in chosen), "--record"])
+        record = {**make_record("regression", rows), "command": command}
+        if any(row["peer"] == "statsmodels" for row in rows):
+            record["versions"]["statsmodels"] = metadata.version("statsmodels")
+        # A part of the models is no record of all of them.
+        path = Path(given.record) / f"{'-'.join([record['date'], 'regression', *chosen])}.json"
         path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

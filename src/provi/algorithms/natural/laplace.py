@@ -1,12 +1,14 @@
 """The mode and the Laplace approximation: where to start, and the coordinates in which a target is nearly round."""
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.core.limits import Clock
 from provi.core.types import Vector
 from provi.targets.base import AbstractTarget
 
@@ -60,7 +62,9 @@ def _hessian_diagonal(target: AbstractTarget, z: Vector):
     return jax.lax.map(entry, jnp.arange(z.shape[0]), batch_size=64)
 
 
-def laplace_approximation(target: AbstractTarget, start: np.ndarray, diagonal: bool = False) -> LaplaceApproximation:
+def laplace_approximation(
+    target: AbstractTarget, start: np.ndarray, diagonal: bool = False, clock: Clock | None = None
+) -> LaplaceApproximation:
     """Find the mode by L-BFGS and factorise the inverse Hessian there.
 
     The iteration is SciPy's, on the host, with a line search of its own: a start of a few dozen gradients needs neither
@@ -69,7 +73,12 @@ def laplace_approximation(target: AbstractTarget, start: np.ndarray, diagonal: b
     Directions of negative or vanishing curvature (a target that is not log-concave, a flat ridge) get the absolute
     curvature, bounded below relative to the largest, so the factor always exists. With `diagonal`, and above
     `LARGEST_DENSE` dimensions, only the Hessian's diagonal is used.
+
+    With a `clock` the search ends when a quarter of its time is used up, and where half of what is left does
+    not pay for a Hessian, what the search has learnt of it is taken.
     """
+    clock = Clock() if clock is None else clock
+    enough = clock.left * 0.75
 
     def objective(z):
         value, gradient = value_and_gradient(target, jnp.asarray(z, target.dtype))
@@ -77,9 +86,25 @@ def laplace_approximation(target: AbstractTarget, start: np.ndarray, diagonal: b
 
     from scipy import optimize  # large, and no linear model has need of it
 
-    found = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 1000, "maxcor": 20})
+    def look_at_the_clock(_):
+        if clock.left <= enough:
+            raise StopIteration
+
+    found = optimize.minimize(
+        objective,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 1000, "maxcor": 20},
+        callback=look_at_the_clock if clock.limited else None,
+    )
     mode = found.x if np.isfinite(found.x).all() else np.asarray(start, np.float64)
     point = jnp.asarray(mode, target.dtype)
+    products = _NUM_PROBES if target.dim > LARGEST_DENSE else target.dim
+    if not clock.pays_for(2 * 3 * products, programs=2 * 2):  # a product with the Hessian takes three gradients
+        return LaplaceApproximation(
+            mode, _learnt_factor(found, target.dim, diagonal or target.dim > LARGEST_DENSE), False
+        )
     if diagonal or target.dim > LARGEST_DENSE:
         curvature = _safe_curvature(np.asarray(_hessian_diagonal(target, point), np.float64))
         return LaplaceApproximation(mode, curvature**-0.5, bool(found.success))
@@ -87,6 +112,14 @@ def laplace_approximation(target: AbstractTarget, start: np.ndarray, diagonal: b
     values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
     covariance = (vectors / _safe_curvature(values)) @ vectors.T
     return LaplaceApproximation(mode, np.linalg.cholesky((covariance + covariance.T) / 2), bool(found.success))
+
+
+def _learnt_factor(found: Any, dim: int, diagonal: bool) -> np.ndarray:
+    """A round covariance as wide as the curvature that the last step of L-BFGS has met, s'y / y'y."""
+    steps, changes = found.hess_inv.sk, found.hess_inv.yk
+    width = float(steps[-1] @ changes[-1] / (changes[-1] @ changes[-1])) if len(steps) else 1.0
+    deviations = np.full(dim, np.sqrt(width) if np.isfinite(width) and width > 0 else 1.0)
+    return deviations if diagonal else np.diag(deviations)
 
 
 def _safe_curvature(values: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
-"""A search for directions in which a target is less convex than was claimed, by Lanczos' method at draws of q and beyond
-them; and the segment between two draws on which a target is less convex than was claimed, once one is known to exist.
+"""A search for directions in which a target is less convex than was claimed, by Lanczos' method at draws of q and
+beyond them; and the segment between two draws on which a target is less convex than was claimed, once one is known to
+exist.
 """
 
 from typing import Any

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from provi.core.cache import make_private, user_cache
 from provi.core.files import replacing
 
 _INCLUDES = r"""
@@ -175,9 +176,14 @@ _LIBRARIES = ("sundials_cvodes", "sundials_idas", "sundials_nvecserial", "tbb")
 
 
 def cache_folder() -> Path:
-    """`provi/stan` in the user's cache: compiled programs, by the hash of their code."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "provi" / "stan"
+    """`provi/stan` in the user's cache: compiled programs, by the hash of their code. It is the user's alone."""
+    folder = user_cache() / "stan"
+    obstacle = make_private(folder)
+    if obstacle is not None:
+        raise PermissionError(
+            f"{obstacle}, and programs in it would be executed. Remove it, or set XDG_CACHE_HOME to a folder of yours."
+        )
+    return folder
 
 
 def build_library(code: str, include: Path | None = None) -> Path:
@@ -197,7 +203,6 @@ def build_library(code: str, include: Path | None = None) -> Path:
     identity = "\n".join((httpstan.__version__, str(package), platform.platform(), *_FLAGS, source))
     library = cache_folder() / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.so"
     if not library.exists():
-        library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as folder, library.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # one process builds, others that want the same wait for it
             if not library.exists():

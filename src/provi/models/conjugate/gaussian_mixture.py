@@ -10,15 +10,9 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from provi.algorithms.mirror.conjugate_svi import answer_batch, forgetting_rate
-from provi.core.arguments import (
-    check_count,
-    check_positive,
-    check_positive_definite,
-    device_array,
-    double_precision,
-    validate_data,
-)
+from provi.core.arguments import check_count, check_positive, check_positive_definite, device_array, double_precision
 from provi.core.compilation import padded_size
+from provi.models.certified_estimator import validate_data
 from provi.models.conjugate import gaussian_mixture_updates as updates
 from provi.models.conjugate.ascent import coordinate_ascent, stochastic_ascent
 from provi.models.conjugate.expectations import forgetting_option

@@ -29,7 +29,8 @@ from provi.algorithms.mirror.conjugate_svi import (
     elbo,
     forgetting_rate,
 )
-from provi.core.arguments import check_count, check_positive, device_array, double_precision, validate_data
+from provi.core.arguments import check_count, check_positive, device_array, double_precision
+from provi.models.certified_estimator import validate_data
 from provi.models.conjugate.ascent import coordinate_ascent, stochastic_ascent
 from provi.models.conjugate.expectations import dirichlet_expected_log, dirichlet_kl, forgetting_option
 from provi.models.topics.corpus import CHUNK, Documents, bucket_documents

@@ -8,7 +8,7 @@ the columns as they are, $w = \delta + m$, $b = \delta_0 + m_0 - \bar x'w$.
 
 import dataclasses
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -256,6 +256,8 @@ def default_numbers(likelihood: AbstractLikelihood, unit: float) -> dict[str, An
     match likelihood:
         case likelihoods.GaussianNoise():
             return {"scale": latent.HalfNormal(WIDE * unit)}
+        case likelihoods.StudentT():
+            return {"scale": latent.HalfNormal(WIDE * unit), "df": latent.Gamma(2.0, 0.1)}
         case likelihoods.NegativeBinomial():
             return {"dispersion": latent.Gamma(2.0, 0.1)}
         case likelihoods.Weibull():
@@ -263,6 +265,49 @@ def default_numbers(likelihood: AbstractLikelihood, unit: float) -> dict[str, An
         case likelihoods.LogNormalSurvival():
             return {"scale": latent.HalfNormal(WIDE * unit)}
     return {}
+
+
+def one_node(posterior: Any, columns: int, likelihood: AbstractLikelihood, intercept: bool) -> NestedPredictor:
+    """The mixture of one Gaussian: that of the first `columns` coordinates, which are (b, w)."""
+    mean = np.asarray(posterior.mean, np.float64)[:columns]
+    root = np.linalg.cholesky(np.asarray(posterior.covariance, np.float64)[:columns, :columns])
+    shift = np.zeros(columns - 1 if intercept else columns)
+    return NestedPredictor(np.ones(1), mean[None], root[None], (likelihood,), intercept, shift)
+
+
+def log_normal_numbers(posterior: Any, names: Sequence[str]) -> dict[str, Marginal]:
+    """Marginals of the numbers whose logarithms are the last coordinates of a Gaussian, on a rule of 2001 nodes."""
+    nodes = np.linspace(-8.0, 8.0, 2001)
+    weights = np.exp(-0.5 * nodes**2) / np.exp(-0.5 * nodes**2).sum()
+    moments = (np.asarray(x, np.float64)[-len(names) :] for x in (posterior.mean, posterior.standard_deviation))
+    found = {}
+    for name, centre, spread in zip(names, *moments, strict=True):
+        mean = float(np.exp(centre + spread**2 / 2))
+        sd = mean * float(np.sqrt(np.expm1(spread**2)))
+        found[name] = Marginal(name, mean, sd, weights, np.exp(centre + spread * nodes))
+    return found
+
+
+def student_t_target(
+    X: np.ndarray, y: np.ndarray, priors: WeakPriors, unit: float, given: Mapping[str, Any], **rows: Any
+) -> tuple[Any, dict[str, str]]:
+    """A Student-t regression of a table, and the priors of sigma and nu in words.
+
+    **Arguments:**
+
+    - `unit`: the responses' deviation. - `given`: priors by name, of which those of "sigma" and "nu" count.
+    """
+    from provi.targets import StudentTRegression
+    from provi.targets.likelihoods import StudentT
+    from provi.targets.student_t_regression import NUMBERS
+
+    chosen = dict(zip(NUMBERS, default_numbers(StudentT(), unit).values(), strict=True))
+    for name in chosen:
+        prior = given.get(name, chosen[name])
+        chosen[name] = read_prior(name, prior) if isinstance(prior, str) else prior
+    own = {f"{name}_prior": prior for name, prior in chosen.items()}
+    target = StudentTRegression(X, y, intercept=priors.intercept is not None, **priors.arguments(), **own, **rows)
+    return target, {name: prior_words(prior) for name, prior in chosen.items()}
 
 
 @dataclasses.dataclass(frozen=True)

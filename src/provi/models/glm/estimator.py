@@ -9,7 +9,7 @@ $LL' = I + S^{1/2}X\Sigma_0X'S^{1/2}$: no matrix has the size of V.
 import dataclasses
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from provi.core.arguments import as_array, check_positive, validate_data
+from provi.core.arguments import as_array, check_positive
 from provi.fit import fit
-from provi.models.certified_estimator import AbstractCertifiedEstimator
+from provi.models.certified_estimator import AbstractCertifiedEstimator, validate_data
 from provi.models.glm.coefficients import NestedPredictor, nested_problem, summarise_regression
 from provi.models.weak_priors import WeakPriors, response_location, weak_priors
 from provi.result.predictors import linear_predictor
@@ -31,6 +31,7 @@ from provi.targets.likelihoods import (
     LogNormalSurvival,
     NegativeBinomial,
     Poisson,
+    StudentT,
     Weibull,
 )
 from provi.targets.likelihoods.rows import log_exposure, read_row_table, read_weights
@@ -45,6 +46,8 @@ class AbstractGLM(AbstractCertifiedEstimator):
     n_features_in_: int
     _centred: bool = False
     """Whether columns lose their means although there is no intercept: beside cut points."""
+    _numbers: tuple[str, ...] = ()
+    """Names in `priors` that are numbers of the likelihood and no coefficients."""
 
     # scikit-learn's rule: the constructor takes anything and stores it, `fit` checks. Hence no types here.
     def __init__(
@@ -147,6 +150,21 @@ class AbstractGLM(AbstractCertifiedEstimator):
         first, second = (np.concatenate([np.zeros(1, moment.dtype), moment]) for moment in moments)
         return first, second
 
+    def _fit_by_draws(self, target: Any, likelihood: AbstractLikelihood, enough: Callable[[Any], bool]) -> Any:
+        """The fit of a density that is no linear model; where it is not `enough`, a warning."""
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        found = fit(target, tol=self.tol, seed=seed, progress=bool(self.progress))
+        remedy = "scale the columns of X, or take a smaller prior_scale; of responses with noise, most must have some"
+        self._store_fit(found, likelihood, remedy)
+        if not enough(found):
+            warnings.warn(
+                f"The fit did not reach tol={self.tol} nats ({found.message}); certificate_ says what is proven.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        self.n_iter_ = found.num_steps
+        return found
+
     def _weak_priors(
         self, X: np.ndarray, y: np.ndarray, likelihood: AbstractLikelihood, names: Any, offset: Any, weights: Any
     ) -> tuple[WeakPriors, float]:
@@ -157,7 +175,7 @@ class AbstractGLM(AbstractCertifiedEstimator):
         about_zero = kind == "gaussian" and not intercept
         shift = 0.0 if offset is None else offset
         location = response_location(kind, np.asarray(y, np.float64), shift, weights, intercept=intercept)
-        given = dict(self.priors or {})
+        given = {name: prior for name, prior in dict(self.priors or {}).items() if name not in self._numbers}
         if isinstance(self.prior_scale, Mapping):
             given = {**self.prior_scale, **given}
         found = weak_priors(
@@ -213,7 +231,7 @@ def read_sample_weight(sample_weight: Any, X: Any) -> np.ndarray | None:
 def response_kind(likelihood: AbstractLikelihood) -> str:
     """What `response_location` calls the responses."""
     match likelihood:
-        case GaussianNoise():
+        case GaussianNoise() | StudentT():
             return "gaussian"
         case Poisson() | NegativeBinomial():
             return "counts"

@@ -9,9 +9,9 @@ from sklearn.base import RegressorMixin
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import d2_tweedie_score
 
-from provi.core.arguments import check_positive, double_precision, validate_data
+from provi.core.arguments import check_positive, double_precision
 from provi.core.frames import check_frame
-from provi.models.certified_estimator import AbstractBinaryClassifier, read_two_classes
+from provi.models.certified_estimator import AbstractBinaryClassifier, read_two_classes, validate_data
 from provi.models.glm.coefficients import default_numbers
 from provi.models.glm.estimator import AbstractGLM
 from provi.result.predictors import log_predictive_densities, response_means

@@ -1,25 +1,41 @@
-"""Regressions of grades, of times until an event, and of several classes: scikit-learn's interface, a certificate."""
+"""Regressions of grades, of times until an event, of several classes, and with outliers: scikit-learn's interface."""
 
-import warnings
 from typing import Any
 
 import numpy as np
-from scipy.special import softmax
-from sklearn.base import ClassifierMixin
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from scipy import stats
+from scipy.special import logsumexp, softmax
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from provi.core.arguments import as_array, check_length, double_precision, validate_data
-from provi.fit import fit
-from provi.models.glm.coefficients import RegressionSummary, default_numbers, gaussian_summary, prior_notes
+from provi.core.arguments import as_array, check_length, double_precision
+from provi.core.frames import check_frame
+from provi.models.certified_estimator import validate_data
+from provi.models.glm.coefficients import (
+    RegressionSummary,
+    default_numbers,
+    gaussian_summary,
+    log_normal_numbers,
+    one_node,
+    prior_notes,
+    student_t_target,
+)
 from provi.models.glm.estimator import AbstractGLM, read_sample_weight
 from provi.result.predictors import log_predictive_densities, response_means
 from provi.runtime.record import Outcome
 from provi.targets import GeneralisedLinearModel, MultinomialLogistic, latent
-from provi.targets.likelihoods import AbstractLikelihood, BernoulliLogit, LogNormalSurvival, OrdinalLogit, Weibull
+from provi.targets.data import read_real
+from provi.targets.likelihoods import (
+    AbstractLikelihood,
+    BernoulliLogit,
+    LogNormalSurvival,
+    OrdinalLogit,
+    StudentT,
+    Weibull,
+)
 from provi.targets.linear_model import AbstractLinearModel
+from provi.targets.student_t_regression import NUMBERS
 
 DISTRIBUTIONS = ("weibull", "exponential", "log-normal")
 _DRAWS, _SEED, _NUMBERS_AT_ONCE = 4000, 0, 2**24
@@ -214,6 +230,13 @@ def _read_events(event: Any, length: int) -> np.ndarray:
     return seen.astype(bool)
 
 
+def _certified(found: Any, tol: float) -> bool:
+    """Whether the gap is within `tol`, proven or at least statistically."""
+    statistical = found.certificate.statistical_gap
+    reached = found.outcome in (Outcome.TOLERANCE, Outcome.CONDITIONAL)
+    return reached or (statistical is not None and statistical <= tol)
+
+
 class MultinomialRegression(ClassifierMixin, AbstractGLM):
     r"""$P(y = k) \propto e^{b_k + x'w_k}$, zero for the first class: several classes without an order.
 
@@ -252,18 +275,7 @@ class MultinomialRegression(ClassifierMixin, AbstractGLM):
             classes=tuple(map(str, self.classes_)),
             weights=weights,
         )
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        found = fit(target, tol=self.tol, seed=seed, progress=bool(self.progress))
-        self._store_fit(found, likelihood, "scale the columns of X, or take a smaller prior_scale")
-        statistical = found.certificate.statistical_gap
-        reached = found.outcome in (Outcome.TOLERANCE, Outcome.CONDITIONAL)
-        if not reached and not (statistical is not None and statistical <= self.tol):
-            warnings.warn(
-                f"The fit did not reach tol={self.tol} nats ({found.message}); certificate_ says what is proven.",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-        self.n_iter_ = found.num_steps
+        found = self._fit_by_draws(target, likelihood, lambda found: _certified(found, self.tol))
         mean, deviation = (target.coefficients(x) for x in (found.posterior.mean, found.posterior.standard_deviation))
         self._draws = target.coefficients(np.asarray(found.posterior.sample(_DRAWS, _SEED), np.float64))
         zero = np.zeros(len(mean))
@@ -314,3 +326,80 @@ class MultinomialRegression(ClassifierMixin, AbstractGLM):
         found = gaussian_summary(labels, *moments, probability, self.likelihood_, ratios)
         chosen = tuple(name for name in labels if not name.endswith(": intercept"))
         return RegressionSummary(**{**vars(found), "ratio_names": chosen, "notes": prior_notes(self.priors_)})
+
+
+class StudentTRegression(RegressorMixin, AbstractGLM):
+    r"""$y = b + x'w + \sigma e$, $e \sim t_\nu$, with unknown $\sigma$ and $\nu$: outliers do not carry it away.
+
+    An estimator: `fit(X, y)`, `predict(X)`. The log density that it fits is `provi.targets.StudentTRegression`, by a
+    Gaussian over $(b, w, \log\sigma, \log\nu)$. It is not log-concave: there is no certificate, and the fit ends where
+    the Gaussian stops moving. `fit_.diagnose()` estimates how far that is from the posterior.
+
+    **Arguments:** `prior_scale`, `prior_covariance`, `prior_mean`, `priors`, `fit_intercept`, `intercept_scale`, `tol`,
+    `progress`, `random_state`: as for `provi.models.LinearRegression`. In `priors` are also "sigma", half-normal with
+    2.5 deviations of y by default, and "nu", Gamma(2, 0.1) by default (Juarez and Steel 2010).
+
+    **Attributes:** `coef_`, (columns,), and `intercept_`, `coef_sd_`, `intercept_sd_`; `numbers_`, the posteriors of
+    sigma and nu; `priors_`, `elbo_`, `certificate_`, of the status "none", `fit_`, `n_iter_`, `n_features_in_`,
+    `feature_names_in_`. `score` is $R^2$, which outliers do carry away: `log_predictive_density` compares models.
+    """
+
+    _numbers = NUMBERS
+
+    @double_precision
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, offset: Any = None) -> "StudentTRegression":
+        """Fit to the rows of X and their responses y.
+
+        - `sample_weight`: how often each row counts. - `offset`: added to the linear predictor of each row.
+        """
+        check_frame("X", X)
+        checked: Any = validate_data(self, X, y, dtype=[np.float64, np.float32], y_numeric=True)
+        values, response = checked
+        names = getattr(self, "feature_names_in_", None)
+        names = None if names is None else tuple(map(str, names))
+        likelihood, weights = self._likelihood(), read_sample_weight(sample_weight, values)
+        shift = self._offset(likelihood, offset, None, len(values))
+        priors, unit = self._weak_priors(values, np.asarray(response), likelihood, names, shift, weights)
+        target, words = student_t_target(
+            values, response, priors, unit, self.priors or {}, offset=shift, weights=weights, names=names
+        )
+        self.names_, self.priors_ = priors.names, {**priors.words, **words}
+        found = self._fit_by_draws(target, likelihood, lambda found: found.outcome is Outcome.STATIONARY)
+        self._predictor = one_node(found.posterior, target.design.shape[1], likelihood, bool(self.fit_intercept))
+        self.numbers_ = log_normal_numbers(found.posterior, NUMBERS)
+        self.likelihood_ = StudentT(self.numbers_["nu"].mean, self.numbers_["sigma"].mean)
+        self._draws = np.asarray(found.posterior.sample(_DRAWS, _SEED), np.float64)
+        mean, deviation = self._predictor.coefficients()
+        self.intercept_, self.coef_ = mean[0], mean[1:]
+        self.intercept_sd_, self.coef_sd_ = deviation[0], deviation[1:]
+        return self
+
+    def _likelihood(self) -> AbstractLikelihood:
+        return StudentT()  # its kind, for the priors
+
+    def _target(self, X: np.ndarray, y: np.ndarray, **options: Any) -> AbstractLinearModel:
+        raise NotImplementedError  # no linear model: sigma and nu are unknown
+
+    def predict(self, X: Any, return_std: bool = False, *, offset: Any = None) -> np.ndarray:
+        """The posterior mean of $b + x'w$ at each row: of the mean of y where nu > 1, and of its median always."""
+        if return_std:
+            raise ValueError(
+                "return_std: y has no variance where nu <= 2, which no posterior excludes. fit_.predict(X, "
+                "kind='response') has intervals of y, predict_latent(X) the variance of the predictor."
+            )
+        return self.predict_latent(X, offset=offset)[0]
+
+    def log_predictive_density(self, X: Any, y: Any, *, offset: Any = None) -> np.ndarray:
+        """log E p(y | x) for each row of X and its response y, over 4000 draws of the posterior."""
+        check_is_fitted(self)
+        rows: Any = validate_data(self, X, reset=False, dtype=[np.float64, np.float32])
+        response, shift = read_real(y, len(rows)), self._offset(self.likelihood_, offset, None, len(rows))
+        response = response if shift is None else response - shift
+        rows = np.concatenate([np.ones((len(rows), 1)), rows], axis=1) if self.fit_intercept else rows
+        log_sigma, nu = self._draws[:, -2:-1], np.exp(self._draws[:, -1:])
+        found, size = [], max(1, _NUMBERS_AT_ONCE // _DRAWS)
+        for start in range(0, len(rows), size):
+            eta = self._draws[:, :-2] @ rows[start : start + size].T
+            logs = stats.t.logpdf((response[start : start + size] - eta) / np.exp(log_sigma), nu) - log_sigma
+            found.append(logsumexp(logs, axis=0) - np.log(_DRAWS))
+        return np.concatenate(found)

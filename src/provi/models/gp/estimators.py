@@ -8,12 +8,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from provi.algorithms.natural.sparse_learning import learn_sparse_hyperparameters
-from provi.core.arguments import available_bytes, check_count, double_precision, validate_data
+from provi.core.arguments import available_bytes, check_count, double_precision
 from provi.core.frames import check_frame
 from provi.families.location_scale import Gaussian
 from provi.fit import fit
 from provi.kernels import AbstractKernel, SquaredExponential
-from provi.models.certified_estimator import AbstractBinaryClassifier, AbstractCertifiedEstimator, read_two_classes
+from provi.models.certified_estimator import (
+    AbstractBinaryClassifier,
+    AbstractCertifiedEstimator,
+    read_two_classes,
+    validate_data,
+)
 from provi.models.gp.hyperparameters import learn_hyperparameters
 from provi.models.gp.integration import integrate_hyperparameters
 from provi.models.gp.mixture import MixturePredictor

@@ -11,7 +11,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from provi.core.arguments import check_count, double_precision, validate_data
+from provi.core.arguments import check_count, double_precision
+from provi.models.certified_estimator import validate_data
 from provi.models.missing.conditional import Parameters
 from provi.models.missing.estimation import LikelihoodFit
 from provi.models.missing.imputation import draw_missing, log_odds

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
-from provi.core.arguments import validate_data
+from provi.models.certified_estimator import validate_data
 from provi.nets import Perceptron
 from provi.targets.bayesian_network import BayesianNetwork
 

@@ -11,7 +11,8 @@ from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, check_non_negative
 
-from provi.core.arguments import check_count, double_precision, validate_data
+from provi.core.arguments import check_count, double_precision
+from provi.models.certified_estimator import validate_data
 from provi.models.topics.completion import mean_shares, npmi_coherence, token_log_probabilities, umass_coherence
 from provi.models.topics.corpus import Documents, bucket_documents, coarse_width
 from provi.models.topics.draws import few_at_a_time, normal_pairs

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.arguments import device_array
 from provi.core.types import RandomKey
 from provi.targets.base import Status
 from provi.targets.likelihoods.moments import (
@@ -18,6 +17,7 @@ from provi.targets.likelihoods.moments import (
     MomentErrors,
     Strip,
     graded_nodes,
+    over_nodes,
     spread_of,
     strip_errors,
     wide_errors,
@@ -222,18 +222,16 @@ def _log_gaussian_mean(link: Callable, mean: Any, variance: Any, bend: tuple[Any
     def exponent(t):
         return -link(mean + spread * t) - 0.5 * t * t
 
-    def highest(top, k):
-        return jnp.maximum(top, exponent(node(k)[0])), None
-
     # The sum is taken relative to about its largest term: the logarithm itself may be -1e6.
-    every = device_array(np.arange(_NUM_NODES), mean.dtype)
-    top = jax.lax.stop_gradient(jax.lax.scan(highest, exponent(peak), every[::8])[0])
+    every = np.arange(_NUM_NODES)
+    highest = over_nodes(lambda k: exponent(node(k)[0]), every[::8], mean, jnp.maximum)
+    top = jax.lax.stop_gradient(jnp.maximum(exponent(peak), highest))
 
-    def add(total, k):
+    def term(k):
         t, step = node(k)
-        return total + step * jnp.exp(exponent(t) - top), None
+        return step * jnp.exp(exponent(t) - top)
 
-    total, _ = jax.lax.scan(add, jnp.zeros_like(mean), every)
+    total = over_nodes(term, every, mean)
     return jnp.log(total) + top - 0.5 * float(np.log(2 * np.pi))
 
 

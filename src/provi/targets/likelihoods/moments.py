@@ -41,6 +41,8 @@ NUM_NODES, FINE_NODES = 160, 480
 PANELS = 1536
 """Between which convexity brackets a link of which nothing else is known: the bracket falls with their square."""
 
+_NUMBERS_AT_ONCE = 2**17
+
 _ENDS, _ROOT_TWO_PI = 1e-27, float(np.sqrt(2 * np.pi))
 """More than what the ends of the interval and the tails beyond 12 standard deviations contribute."""
 
@@ -262,18 +264,31 @@ def _sums(link: Callable, mean: Any, variance: Any, bend: tuple[Any, Any], count
 def _node_sums(link: Callable, mean: Any, spread: Any, node: Callable, count: int, magnitudes: bool = False) -> Any:
     """The sums over the nodes, and that of the weights, which is 1 but for the rule's error."""
 
-    def add(sums, k):
+    def terms(k):
         t, step = node(k)
         share = step * jnp.exp(-0.5 * t * t) / _ROOT_TWO_PI
         values, pull = jax.vjp(link, mean + spread * t)
         slopes = pull(jnp.ones_like(values))[0]
-        terms = (share * values, share * slopes, share * t / spread * slopes)
-        terms += tuple(jnp.abs(term) for term in terms) if magnitudes else ()
-        return jax.tree.map(jnp.add, sums, (*terms, share)), None
+        found = (share * values, share * slopes, share * t / spread * slopes)
+        return (*found, *(tuple(jnp.abs(term) for term in found) if magnitudes else ()), share)
 
-    start = (jnp.zeros_like(mean),) * (7 if magnitudes else 4)
-    (*sums, total), _ = jax.lax.scan(add, start, device_array(np.arange(count), mean.dtype))
+    *sums, total = over_nodes(terms, np.arange(count), mean)
     return tuple(sums), total
+
+
+def over_nodes(terms: Callable[[Any], Any], nodes: np.ndarray, like: Any, join: Any = jnp.add) -> Any:
+    """`terms(k)` for each k of `nodes`, pytrees of arrays of the shape and type of `like`, added or joined otherwise.
+
+    All nodes at once where rows are few: a loop over short vectors costs more by its turns than by its arithmetic.
+    """
+    every = device_array(nodes, like.dtype)
+    if like.size * len(nodes) <= _NUMBERS_AT_ONCE:
+        return jax.tree.map(lambda x: join.reduce(x, axis=0), jax.vmap(terms)(every))
+
+    def add(sums, k):
+        return jax.tree.map(join, sums, terms(k)), None
+
+    return jax.lax.scan(add, terms(every[0]), every[1:])[0]
 
 
 def convex_errors(link: Callable, mean: Any, variance: Any, bend: tuple[Any, Any], most: Any) -> MomentErrors:
