@@ -1,0 +1,4 @@
+from provi_lab.mutation.command import main
+
+if __name__ == "__main__":
+    main()
