@@ -5,12 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 JOBS ?= 2
+SOAK_SECONDS ?= 600
+SOAK_SEED ?= 0
 # Two workers on two cores: BLAS threads on top of them only get in each other's way.
 TEST_ENV := OPENBLAS_NUM_THREADS=1
 DOCS_ENV := JOBS=$(JOBS) NO_MKDOCS_2_WARNING=1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench licences docs docs-serve clean
+.PHONY: help demo test lint format bench soak licences docs docs-serve clean
 
 help:
 	@echo "make demo    fit bundled data, print summary, ELBO and ledger, write a picture"
@@ -19,6 +21,7 @@ help:
 	@echo "make format  rewrite the code in the house format"
 	@echo "make bench   what one iteration costs beyond its gradients"
 	@echo "make licences  the licences of all dependencies; fails on unknown ones and strong copyleft"
+	@echo "make soak    kills, damaged files, hostile inputs, certificates and an oracle (SOAK_SECONDS=600, SOAK_SEED=0)"
 	@echo "make docs    the site in build/site, all code of its pages run (make docs-serve: at http://127.0.0.1:8000)"
 	@echo "make clean   remove what the other targets made, except $(VENV)"
 
@@ -63,6 +66,9 @@ bench: $(VENV)/.installed-models
 licences: $(VENV)/.installed-dev
 	$(BIN)/python -m pip check
 	$(BIN)/python benchmarks/licences.py
+
+soak: $(VENV)/.installed-dev
+	$(TEST_ENV) $(BIN)/python -m provi_lab.soak --seconds $(SOAK_SECONDS) --seed $(SOAK_SEED) --jobs $(JOBS)
 
 docs: $(VENV)/.installed-dev
 	$(DOCS_ENV) $(BIN)/mkdocs build --strict --quiet

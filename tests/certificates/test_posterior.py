@@ -1,13 +1,16 @@
 """The distance to the posterior, for linear regression: its KL, means, deviations and score bound are known exactly."""
 
+import warnings
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
+import provi
 from provi.certificates.distance.posterior import curvature_lower_bound, posterior_bound
 from provi.families import Gaussian, Laplace, LocationScale, Uniform
-from provi.targets import LinearRegression, LogDensity
+from provi.targets import LinearRegression, LogDensity, ProbitRegression
 from support.hidden import hidden
 from support.linear_models import DIM, linear_model
 
@@ -105,3 +108,15 @@ def test_single_precision_target():
     point = FAMILY.point_from_covariance(mean, covariance, np.float32)
     found = posterior_bound(target, FAMILY, point, confidence=0.99, seed=0)
     assert found is not None and found.kl < 2e-3
+
+
+@pytest.mark.parametrize("rank", ["one column", "copies"])
+def test_numbers_too_far_apart_for_lapack_are_no_error(rank):
+    """Found by the soak: labels that a plane parts, or a rank of one, under a prior of 1e63 and more."""
+    rows = -0.9 * np.ones((4, 1)) if rank == "one column" else np.tile([[0.5, 0.4, -0.1]], (4, 1))
+    response = np.zeros(4) if rank == "one column" else np.array([0.0, 1.0, 0.0, 1.0])
+    target = ProbitRegression(rows, response, 1e108 if rank == "one column" else 1.6e63)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        certificate = provi.fit(target, progress=False, budget=20).certificate
+        assert certificate.kl is None or certificate.kl >= 0  # before, LinAlgError

@@ -138,6 +138,14 @@ def test_a_path_in_use_is_refused(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_where_no_lock_can_be_made_nobody_is_refused(tmp_path, monkeypatch):
+    """A disk that fills up between the trial of the path and the lock costs no run."""
+    monkeypatch.setattr(os, "open", full)
+    with sole_use(tmp_path / "run.ckpt", "checkpoint"):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     path = tmp_path_factory.mktemp("written") / "file"

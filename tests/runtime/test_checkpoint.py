@@ -187,6 +187,9 @@ def test_a_path_that_cannot_be_written_is_refused_before_the_run(saved):
             go(PROX, 10, checkpoint=path, stop=steps.append)
     with pytest.raises(ValueError, match="checkpoint_seconds must"):
         go(PROX, 10, checkpoint=saved, checkpoint_seconds=-1)
+    for odd in (1j, 2.5, b"run.ckpt"):
+        with pytest.raises(TypeError, match="checkpoint must be the path of a file, not"):
+            go(PROX, 10, checkpoint=odd)
     assert steps == []
 
 

@@ -4,6 +4,7 @@ import abc
 import contextlib
 import dataclasses
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable
@@ -184,6 +185,8 @@ def check_checkpoint(path: str | Path | None, seconds: float | int, resume: bool
         if resume:
             raise ValueError("resume=True needs checkpoint=, the path of the file to resume from.")
         return
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"checkpoint must be the path of a file, not {path!r}.")
     try:
         try_writing(path)
     except OSError as error:

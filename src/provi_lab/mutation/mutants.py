@@ -55,6 +55,7 @@ def mutants(text: str) -> list[Mutant]:
     starts, found = _starts(text), []
     for node, kind, new in _changes(ast.parse(text)):
         begin = starts[node.lineno - 1] + _characters(text, starts, node.lineno, node.col_offset)
+        assert node.end_lineno is not None and node.end_col_offset is not None  # of a tree that was made by `parse`
         end = starts[node.end_lineno - 1] + _characters(text, starts, node.end_lineno, node.end_col_offset)
         found.append(Mutant(kind, node.lineno, begin, end, text[begin:end], f"({ast.unparse(new)})"))
     unique = {(mutant.begin, mutant.end, mutant.new): mutant for mutant in found}
@@ -81,8 +82,8 @@ def _changes(tree: ast.AST) -> Iterator[tuple[ast.expr, str, ast.expr]]:
                 yield node, "condition", ast.BoolOp(other, node.values)
             case ast.Constant(value=bool()):
                 yield node, "constant", ast.Constant(not node.value)
-            case ast.Constant(value=int() | float()):
-                yield node, "constant", ast.Constant(_other_number(node.value))
+            case ast.Constant(value=int() | float() as number):
+                yield node, "constant", ast.Constant(_other_number(number))
             case ast.Call(func=ast.Name(id=name)) if name in _CALLED:
                 yield node, "call", ast.Call(ast.Name(_CALLED[name]), node.args, node.keywords)
             case ast.Call(func=ast.Attribute(attr=name)) if name in _CALLED:

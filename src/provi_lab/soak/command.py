@@ -36,13 +36,13 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "kills": Kind("provi_lab.soak.kills", 200, 120),
-    "files": Kind("provi_lab.soak.files", 3000, 60),
     "inputs": Kind("provi_lab.soak.inputs", 2000, 60),
-    "commands": Kind("provi_lab.soak.commands", 600, 120),
-    "certificates": Kind("provi_lab.soak.certificates", 600, 120),
+    "certificates": Kind("provi_lab.soak.certificates", 550, 120),
+    "kills": Kind("provi_lab.soak.kills", 200, 120),
+    "commands": Kind("provi_lab.soak.commands", 1000, 120),
+    "files": Kind("provi_lab.soak.files", 3000, 60),
 }
-"""Longest first: they share two cores."""
+"""The longest first: they share two cores."""
 
 
 def run_kind(name: str, seed: int, count: int, numbers: range | list[int], until: float) -> Tally:

@@ -193,8 +193,8 @@ def _container(rng: np.random.Generator, array: np.ndarray) -> Any:
         lambda: None,
         lambda: "X",
         lambda: iter(array),
-        lambda: memoryview(np.ascontiguousarray(array)),
-        lambda: np.rec.fromarrays([array.reshape(8, -1)[:, 0]] * 2, names="a,b"),
+        lambda: memoryview(np.ascontiguousarray(array).data),
+        lambda: np.zeros(8, [("a", float), ("b", float)]),
         lambda: float(array.flat[0]),
         object,
     ]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.algorithms.natural.natural_gradient import NaturalGradient
+from provi.algorithms.natural.natural_gradient import NaturalGradient, first_location
 from provi.diagnostics import exact_negative_elbo, linear_model_optimum
 from provi.families import Gaussian, Laplace, LocationScale
 from provi.targets import LogDensity, LogisticRegression, PoissonRegression
@@ -183,3 +183,10 @@ def test_refusals():
         NaturalGradient().resolve(linear_model("logistic"), Gaussian(DIM, "low_rank"))
     with pytest.raises(ValueError, match="dimension"):
         NaturalGradient().resolve(linear_model("logistic"), Gaussian(DIM + 1))
+
+
+def test_counts_on_columns_that_are_copies_begin_at_the_prior_mean():
+    """The ridge regression that would be the start is singular to rounding."""
+    target = PoissonRegression(1e12 * np.ones((4, 2)), np.arange(4.0), prior_mean=0.5)
+    np.testing.assert_array_equal(first_location(target), [0.5, 0.5])
+    assert first_location(PoissonRegression(np.eye(2), [100.0, 1.0]))[0] > 4
