@@ -95,9 +95,9 @@ def _moved(rng: np.random.Generator, kind: str, member: Any, mode: Any) -> Any:
 class Density(eqx.Module):
     """-log p(z) = (z/s)^2/2 + b z^4 + softplus(k z), on the line: log-concave, its numbers leaves of one program."""
 
-    scale: jax.Array
-    quartic: jax.Array
-    slope: jax.Array
+    scale: Any
+    quartic: Any
+    slope: Any
 
     def __call__(self, z: Any) -> Any:
         return -jnp.sum(0.5 * (z / self.scale) ** 2 + self.quartic * z**4 + jax.nn.softplus(self.slope * z))

@@ -16,7 +16,7 @@ from provi import kernels, targets
 class Quartic(eqx.Module):
     """A log-concave density whose numbers are leaves: one program for all of them."""
 
-    scale: jax.Array
+    scale: Any
 
     def __call__(self, z: Any) -> Any:
         return -0.5 * jnp.sum(z**2) - 0.1 * jnp.sum((z / self.scale) ** 4) - jnp.logaddexp(0.0, z[0])
@@ -46,7 +46,7 @@ def _black_box(number: int, **options: Any) -> provi.Fit:
 
 def _planned(number: int, **options: Any) -> provi.Fit:
     design, labels = _data(number)
-    algorithm = provi.algorithms.ProxSGD(0.02, 2)
+    algorithm = provi.algorithms.ProxSGD(0.02, num_draws=2)  # pyright: ignore[reportArgumentType, reportCallIssue]
     steps = provi.Budget(steps=400)
     target, family = targets.LogisticRegression(design, labels), provi.families.Gaussian(2)
     return provi.fit(target, family, algorithm, budget=steps, seed=number, **options)

@@ -58,7 +58,8 @@ def tree(tmp_path, monkeypatch):
     (root / "src/provi/theory/__init__.py").write_text("")
     code = "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n\n\ndef alone(x):\n    return x + 1\n"
     (root / "src/provi/theory/numbers.py").write_text(code)
-    test = "from provi.theory.numbers import double, half\n\n\ndef test():\n    assert double(3) == 6 and half(2) is not None\n"
+    test = "from provi.theory.numbers import double, half\n\n\n"
+    test += "def test():\n    assert double(3) == 6 and half(2) is not None\n"
     (root / "tests/theory/test_numbers.py").write_text(test)
     for name in ("__init__.py", "lines.py"):
         (root / "src/provi_lab/mutation" / name).write_text((trials.ROOT / "src/provi_lab/mutation" / name).read_text())
