@@ -98,14 +98,18 @@ def test_kills_hit_and_the_run_goes_on():
 def test_a_case_that_hangs_or_dies_is_a_violation():
     def hangs(rng, tally):
         while True:
-            time.sleep(0.01)
+            pass
+
+    def waits(rng, tally):
+        time.sleep(100)
 
     def dies(rng, tally):
         raise KeyError("a key")
 
     until = time.monotonic() + 100
-    tally = soak(Tally("kind", 0, 1), hangs, [7], case_seconds=0.1, until=until)
-    assert tally.violations == [(7, "hangs: not done after 0.1 s")]
+    for case in (hangs, waits):
+        tally = soak(Tally("kind", 0, 1), case, [7], case_seconds=0.05, until=until)
+        assert tally.violations[0][0] == 7 and "hangs: not done after 0.05 s" in tally.violations[0][1]
     tally = soak(Tally("kind", 0, 1), dies, [8], case_seconds=9, until=until)
     assert tally.violations[0][0] == 8 and "KeyError: 'a key'" in tally.violations[0][1]
     assert command.failed([tally]) and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
