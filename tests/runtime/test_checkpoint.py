@@ -20,6 +20,7 @@ from provi.families import Gaussian
 from provi.runtime import Budget, checkpoint, run
 from provi.runtime.checkpoint import fingerprint, previous_of, saved_segments
 from provi.runtime.record import Outcome
+from provi.runtime.run import check_checkpoint
 from provi.schedules import GeometricAverage, ReshuffledSampling
 from provi.targets import LogisticRegression
 from support.members import flat
@@ -189,7 +190,7 @@ def test_a_path_that_cannot_be_written_is_refused_before_the_run(saved):
         go(PROX, 10, checkpoint=saved, checkpoint_seconds=-1)
     for odd in (1j, 2.5, b"run.ckpt"):
         with pytest.raises(TypeError, match="checkpoint must be the path of a file, not"):
-            go(PROX, 10, checkpoint=odd)
+            check_checkpoint(odd, 30.0, False)
     assert steps == []
 
 

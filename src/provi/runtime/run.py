@@ -177,7 +177,7 @@ def run(
     return driver.result(outcome)
 
 
-def check_checkpoint(path: str | Path | None, seconds: float | int, resume: bool) -> None:
+def check_checkpoint(path: Any, seconds: float | int, resume: bool) -> None:
     """`ValueError` before any long work: the path can be written now, and the other two arguments go with it."""
     if not 0 <= seconds < math.inf:
         raise ValueError(f"checkpoint_seconds must be a number of seconds, 0 or more, not {seconds}.")

@@ -32,7 +32,7 @@ class Kind(NamedTuple):
 
     module: str
     cases: int
-    case_seconds: float
+    case_seconds: int
 
 
 KINDS = {
@@ -81,7 +81,7 @@ def planned(name: str, seconds: float) -> int:
     return max(1, round(KINDS[name].cases * seconds / SECONDS))
 
 
-def table(tallies: list[Tally], seconds: float) -> str:
+def table(tallies: list[Tally], seconds: float | int) -> str:
     """Counts by kind, how cases ended, and violations with the command that repeats each."""
     lines = [f"{'kind':<14}{'planned':>9}{'done':>8}{'violations':>12}{'seconds':>9}"]
     for tally in tallies:

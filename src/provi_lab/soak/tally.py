@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-
 _WAITING = 10.0  # seconds of the clock for one of the processor, on a machine with other things to do
 
 
@@ -42,7 +41,7 @@ class Tally:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, from one process to another."""
-        return dataclasses.asdict(self)
+        return {**vars(self), "ends": dict(self.ends), "counts": dict(self.counts)}
 
     @staticmethod
     def from_dict(held: dict[str, Any]) -> "Tally":
@@ -63,8 +62,8 @@ def soak(
     case: Callable[[np.random.Generator, Tally], str],
     numbers: range | list[int],
     *,
-    case_seconds: float,
-    until: float,
+    case_seconds: float | int,
+    until: float | int,
 ) -> Tally:
     """Run the cases of `numbers`, one after the other; `case` returns how it ended or raises a `ViolationError`.
 
@@ -99,7 +98,7 @@ def soak(
 
 
 @contextlib.contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float | int) -> Iterator[None]:
     """Python code inside ends after `seconds` of processor time, or ten times that of waiting: machines are shared.
 
     What never comes back to Python is ended by the parent's own limit.

@@ -43,9 +43,8 @@ class Victims:
 
     def close(self) -> None:
         """End the process."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(30)
+        with self.process:  # closes its pipes, at which it ends, and waits for it
+            pass
 
     def _line(self, word: str) -> str:
         assert self.process.stdout is not None

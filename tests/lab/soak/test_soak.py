@@ -1,10 +1,10 @@
 """The soak runs, repeats itself, and notices what it is for: each promise is broken once."""
 
-import contextlib
 import json
 import os
 import signal
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -17,29 +17,44 @@ from provi_lab.soak.oracle import check_against
 from provi_lab.soak.tally import Tally, ViolationError, clear, generator, soak
 
 
-def go(module, numbers, seconds=60.0):
-    with module.cases() as case:
-        tally = Tally("kind", 0, len(numbers))
-        return soak(tally, case, numbers, case_seconds=seconds, until=time.monotonic() + 600)
+@pytest.fixture(scope="module")
+def disk():
+    """Saved fits and checkpoints to damage, and the function that does so."""
+    with damaged.cases() as case:
+        yield case.__self__
 
 
-def test_cases_of_each_kind_pass():
-    for module, count in ((damaged, 40), (commands, 12)):
-        tally = go(module, range(count))
-        assert tally.violations == [] and tally.done == count
+def go(case, numbers):
+    tally = Tally("kind", 0, len(numbers))
+    return soak(tally, case, numbers, case_seconds=60, until=time.monotonic() + 600)
+
+
+def test_damaged_files_are_refused_or_harmless(disk):
+    tally = go(disk.case, range(40))
+    assert tally.violations == [] and tally.done == 40 and len(tally.ends) > 4
+
+
+def test_fuzzed_commands_end_as_they_should():
+    with commands.cases() as case:
+        tally = go(case, range(5))
+    assert tally.violations == [] and tally.done == 5
 
 
 @pytest.mark.parametrize("kind", ["numbers", "types", "arguments"])
 def test_hostile_inputs_pass(kind):
-    ends = [getattr(inputs, kind)(generator(1, kind, number)) for number in range(4)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ends = [getattr(inputs, kind)(generator(1, kind, number)) for number in range(3)]
     assert all(end.startswith(kind) for end in ends)
 
 
 def test_certificates_are_held_against_the_truth():
     """That of a bad Gaussian, with its gap and its KL exchanged for smaller ones."""
     tally = Tally("certificates", 0, 3)
-    ends = [certificates._linear(generator(2, "c", number), tally) for number in range(3)]
-    assert any("verified" in end for end in ends) and tally.counts["certificates"] >= 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ends = [certificates._linear(generator(2, "c", number), tally) for number in range(2)]
+    assert any("verified" in end for end in ends) and tally.counts["certificates"] >= 1
     posterior = inputs.LinearPosterior(np.ones((2, 1)), np.ones(2), "logit", np.zeros(1), np.eye(1))
     best, far = (np.array([0.6]), np.array([[0.7]])), (np.array([3.0]), np.array([[0.7]]))
 
@@ -55,35 +70,31 @@ def test_certificates_are_held_against_the_truth():
         check_against(Claimed, posterior, far, [best])
 
 
-def test_files_that_are_believed_are_violations(monkeypatch):
+def test_files_that_are_believed_are_violations(disk, monkeypatch):
     """A digest that nobody looks at: bits of the numbers change, and the fit is loaded."""
     monkeypatch.setattr(files, "_check", lambda *_: None)
-    tally = go(damaged, range(60))
-    assert any("was loaded with other content" in text or "another answer" in text for _, text in tally.violations)
+    texts = [text for _, text in go(disk.case, range(40)).violations]
+    assert any("was loaded with other content" in text or "another answer" in text for text in texts)
 
 
-def test_a_write_in_place_is_a_violation(monkeypatch, tmp_path):
-    @contextlib.contextmanager
-    def in_place(path, keep=None):
-        yield path
+def _written_half(path):
+    path.write_text("half of a re")
+    raise OSError(f"{path}: no space")
 
-    monkeypatch.setattr(files, "replacing", in_place)
-    with damaged.cases() as case:
-        disk, ends = case.__self__, []
-        for number in range(12):
-            place = tmp_path / str(number)
-            place.mkdir()
-            try:
-                ends.append(disk.failing_disk(generator(3, "disk", number), Tally("files", 0, 1), place))
-            except ViolationError as error:
-                ends.append(str(error))
-    assert any("changed the old file" in end for end in ends)
+
+def test_a_write_in_place_is_a_violation(disk, monkeypatch, tmp_path):
+    path = tmp_path / "old"
+    monkeypatch.setattr(disk, "write", lambda what, path: _written_half(path))
+    with pytest.raises(ViolationError, match="changed the old file"):
+        for number in range(9):  # of which some are no runs
+            path.unlink(missing_ok=True)
+            disk.failing_disk(generator(3, "disk", number), Tally("files", 0, 1), tmp_path)
 
 
 def test_kills_hit_and_the_run_goes_on():
     with kills.cases() as case:
         work, tally = case.__self__, Tally("kills", 0, 1)
-        for number in range(4):
+        for number in range(3):
             place = work.folder / str(number)
             place.mkdir()
             assert work.fit("linear", generator(4, "kills", number), tally, place) == "linear, resumed alike"
@@ -124,9 +135,8 @@ def test_errors_are_clear_or_violations():
             clear(error, "X", "y")
 
 
-def test_damage_changes_bytes_and_repeats_itself():
-    with damaged.cases() as case:
-        good, other = case.__self__.fits["linear", 0][0], case.__self__.fits["dual", 0][0]
+def test_damage_changes_bytes_and_repeats_itself(disk):
+    good, other = disk.fits["linear", 0][0], disk.fits["dual", 0][0]
     for how, damage in DAMAGES.items():
         assert damage(generator(0, how, 1), good, other) == damage(generator(0, how, 1), good, other)
         assert any(damage(generator(0, how, number), good, other) != good for number in range(4)), how
@@ -135,8 +145,8 @@ def test_damage_changes_bytes_and_repeats_itself():
 def test_the_command_counts_and_exits(tmp_path, monkeypatch, capsys):
     before = os.getcwd()
     with pytest.raises(SystemExit) as ended:
-        command.main(["--only", "commands", "--cases", "3"])
-    assert ended.value.code == 0 and "3 cases, 0 violations" in capsys.readouterr().out
+        command.main(["--only", "commands", "--cases", "2"])
+    assert ended.value.code == 0 and "2 cases, 0 violations" in capsys.readouterr().out
     command.main(["--only", "commands", "--case", "2", "--json", str(tmp_path / "out.json")])
     tally = Tally.from_dict(json.loads((tmp_path / "out.json").read_text()))
     assert tally.done == tally.planned == 1 and not command.failed([tally]) and os.getcwd() == before
