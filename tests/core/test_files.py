@@ -212,6 +212,6 @@ def test_other_files_are_refused_by_name(written, tmp_path, monkeypatch):
     with pytest.raises(DamagedFileError, match=r"not a test file, or damaged \(KeyError: 'absent'\)"):
         with opened_tensors(written, FORMATS, "a test file") as file:
             file.metadata()["absent"]
-    monkeypatch.setattr("provi.core.arguments.host_bytes", lambda: 100)
+    monkeypatch.setattr("provi.core.files.host_bytes", lambda: 100)
     with pytest.raises(ValueError, match="file holds .* GiB, and .* of memory are free"):
         read(written)
