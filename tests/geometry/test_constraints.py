@@ -114,6 +114,17 @@ def check_ball_optimality(matrix, h, centre, radius, x):
     assert multiplier <= 1e-9 or np.linalg.norm(offset) >= radius * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("unit", [1e-9, 1e9])
+def test_the_answer_in_a_box_has_the_units_of_the_question(unit):
+    """The tolerance is relative to the problem's own size, also where the start, at zero, has none."""
+    rng = np.random.default_rng(8)
+    factor = rng.normal(size=(4, 4))
+    matrix, h = factor @ factor.T + 0.1 * np.eye(4), rng.normal(size=4)
+    box = Box(-0.3 * unit, 0.3 * unit)
+    x = np.asarray(solve(jnp.asarray(matrix), jnp.asarray(unit * h), box)) / unit
+    np.testing.assert_allclose(x, np.asarray(solve(jnp.asarray(matrix), jnp.asarray(h), Box(-0.3, 0.3))), atol=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("radius", [1e-3, 1.0, 1e6])
 def test_ball_with_full_and_diagonal_curvature(seed, radius):

@@ -4,7 +4,6 @@ import abc
 import contextlib
 import dataclasses
 import math
-import os
 import time
 import warnings
 from collections.abc import Callable
@@ -185,7 +184,7 @@ def check_checkpoint(path: Any, seconds: float | int, resume: bool) -> None:
         if resume:
             raise ValueError("resume=True needs checkpoint=, the path of the file to resume from.")
         return
-    if not isinstance(path, str | os.PathLike):
+    if not isinstance(path, str | Path):
         raise TypeError(f"checkpoint must be the path of a file, not {path!r}.")
     try:
         try_writing(path)
