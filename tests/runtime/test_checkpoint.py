@@ -1,6 +1,7 @@
 """Checkpoints: bit-for-bit resumption, also after `kill -9`, and refusal of what does not fit."""
 
 import errno
+import gc
 import json
 import os
 import signal
@@ -264,6 +265,32 @@ def test_a_termination_is_an_interruption(tmp_path):
     assert json.loads(metadata_of(path)["asked"]) == 6  # the rule was not heard at step 7
     resumed = go(PROX, 20, checkpoint=path, resume=True)
     np.testing.assert_array_equal(flat(resumed.point), flat(go(PROX, 20).point))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interruption_during_a_collection_of_garbage_is_heard(number, tmp_path):
+    """Python forgets exceptions of callbacks, and JAX has one for every collection."""
+    heard = []
+
+    def callback(phase, info):
+        if phase == "stop" and not heard:
+            heard.append(phase)
+            signal.raise_signal(number)
+
+    def stop(state):
+        if int(state.step) == 5:
+            gc.callbacks.append(callback)
+            gc.collect()
+        return False
+
+    before = signal.getsignal(number)
+    try:
+        found = go(PROX, 10**5, checkpoint=tmp_path / "run.safetensors", stop=stop)
+    finally:
+        gc.callbacks.remove(callback)
+    assert found.outcome is Outcome.INTERRUPTED and found.num_steps == 5 and heard == ["stop"]
+    assert signal.getsignal(number) is before
 
 
 SCRIPT = textwrap.dedent(

@@ -9,7 +9,7 @@ until the new ones have a name.
 import dataclasses
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -84,24 +84,39 @@ def interrupts_wait(wanted: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def termination_interrupts() -> Iterator[None]:
+def termination_interrupts() -> Iterator[Callable[[], bool]]:
     """Inside, SIGTERM is a `KeyboardInterrupt`, as Ctrl-C is: machines that are taken away are told so by it.
 
     A handler of the user's own stays, and outside of the main thread nothing changes.
+
+    **Returns:** a function that says whether there was an interruption. Python forgets an exception that a handler
+    raises within a callback, and JAX has one for every collection of garbage: one signal in twenty ended there.
     """
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
         return
+    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {
+        n: found for n, found in handlers.items() if callable(found) or (n, found) == (signal.SIGTERM, signal.SIG_DFL)
+    }
 
     def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
+        try:
+            if not callable(handlers[number]):
+                raise KeyboardInterrupt
+            handlers[number](number, frame)
+        except KeyboardInterrupt:
+            seen.append(number)
+            raise
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in handlers:
+        signal.signal(number, interrupt)
     try:
-        yield
+        yield lambda: bool(seen)
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def places_of(arrays: Any) -> Any:

@@ -170,7 +170,7 @@ def run(
             stack.enter_context(sole_use(checkpoint, "checkpoint"))
             remove_drafts(checkpoint)
         driver.prepare(start, resume)
-        stack.enter_context(termination_interrupts())
+        driver.interrupted = stack.enter_context(termination_interrupts())
         bar = stack.enter_context(ProgressBar(num_steps, progress))
         outcome = driver.drive(recorded_steps(num_steps, num_records), bar)
     return driver.result(outcome)
@@ -205,6 +205,7 @@ class _Driver:
         self.path = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_seconds, self.pace = checkpoint_seconds, 0.0
         self.stop, self.feed = stop, feed
+        self.interrupted: Callable[[], bool] = lambda: False
 
     def prepare(self, start: Any, resume: bool) -> None:
         """Begin at `start`, or where the checkpoint left off."""
@@ -258,6 +259,8 @@ class _Driver:
         try:
             for record in records:
                 while self.step < record or self.unasked:
+                    if self.interrupted():
+                        raise KeyboardInterrupt
                     before, started = self.step, time.monotonic()
                     if not self.unasked:
                         self.advance_to(min(record, before + block))
