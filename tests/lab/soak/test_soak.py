@@ -94,10 +94,12 @@ def test_a_write_in_place_is_a_violation(disk, monkeypatch, tmp_path):
 def test_kills_hit_and_the_run_goes_on():
     with kills.cases() as case:
         work, tally = case.__self__, Tally("kills", 0, 1)
-        for number in range(3):
+        for number in range(20):  # a run may end before it is hit
             place = work.folder / str(number)
             place.mkdir()
             assert work.fit("linear", generator(4, "kills", number), tally, place) == "linear, resumed alike"
+            if number >= 2 and tally.counts["kills"]:
+                break
         assert tally.counts["kills"] >= 1
         work.references["linear", 0] = "another"
         work.references["linear", 1] = work.references["linear", 2] = "another"
