@@ -22,7 +22,7 @@ def test_the_library_has_at_most_380_modules_of_at_most_450_lines():
     assert max(sizes.values()) <= house.LARGE, max(sizes, key=sizes.__getitem__)
 
 
-def test_a_default_fit_walks_through_at_most_26_files_and_those_of_its_engine(walk):
+def test_a_default_fit_walks_through_at_most_27_files_and_those_of_its_engine(walk):
     """The engine: what caches programs, and what carries out small ones on the host."""
     files = [file for file, _, _ in walk.visits]
     engine = {
@@ -34,7 +34,7 @@ def test_a_default_fit_walks_through_at_most_26_files_and_those_of_its_engine(wa
         "core/host_indexing.py",
     }
     assert ("fit.py", "fit") in [visit[:2] for visit in walk.visits[:3]]
-    assert 10 < len(set(files) - engine) <= 26 and walk.deepest <= 29
+    assert 10 < len(set(files) - engine) <= 27 and walk.deepest <= 29
 
 
 def test_every_room_is_on_the_map_and_imports_go_down():

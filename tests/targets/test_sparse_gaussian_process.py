@@ -14,7 +14,7 @@ from provi.diagnostics import exact_negative_elbo
 from provi.families import Gaussian, Laplace, LocationScale
 from provi.families.location_scale import Point
 from provi.kernels import Matern32, SquaredExponential
-from provi.targets import linear_model as row_blocks
+from provi.targets import row_sums
 from provi.targets import sparse_gaussian_process as module
 from provi.targets.likelihoods import GaussianNoise, StudentT
 from provi.targets.sparse_gaussian_process import SparseGaussianProcess
@@ -125,8 +125,8 @@ def test_features_are_the_conditional_law():
 
 
 def test_streamed_blocks_give_what_the_table_gives(monkeypatch):
-    monkeypatch.setattr(row_blocks, "_NUMBERS_AT_ONCE", 0)
-    monkeypatch.setattr(row_blocks, "_FEWEST_ROWS", 17)  # 60 rows: four blocks, the last one overlapping
+    monkeypatch.setattr(row_sums, "_NUMBERS_AT_ONCE", 0)
+    monkeypatch.setattr(row_sums, "_FEWEST_ROWS", 17)  # 60 rows: four blocks, the last one overlapping
     stored, streamed = (SparseGaussianProcess(X, LABELS, 8, KERNEL, stream=flag) for flag in (False, True))
     assert stored.design is not None and streamed.design is None
     z = jnp.asarray(RNG.normal(size=8))

@@ -103,17 +103,27 @@ def region_bound(
         smallest, mean = at_radius(radius)
         if not smallest > 0:
             break
-        steepness = (1 + radius) ** -2.0
-        total = math.sqrt(2 * mean + size**2 / steepness)
-        needed = (math.sqrt(2 * mean) + total) / math.sqrt(smallest)
-        needed = max(needed, size / steepness + total / math.sqrt(steepness))
+        needed = needed_radius(radius, size, smallest, mean)
         if needed < radius:
-            detail = f"on a region of radius {radius:.2g} around q"
-            return GapBound(LOCAL, float(mean + covariance), "proven", detail=detail)
+            return bound_on_region(radius, mean + covariance)
         if needed > _LARGEST_RADIUS * unit:
             break
         radius = 1.2 * needed  # a wider region has less curvature, so it needs a little more than was asked for
     return GapBound(LOCAL, math.inf, "proven", detail="too far from the optimum: no region holds the best member")
+
+
+def needed_radius(radius: float, size: float, smallest: float, mean: float) -> float:
+    """How far from q the best member may be if it is within `radius`; above zero, `smallest` and `mean` as in
+    `region_bound`."""
+    steepness = (1 + radius) ** -2.0
+    total = math.sqrt(2 * mean + size**2 / steepness)
+    needed = (math.sqrt(2 * mean) + total) / math.sqrt(smallest)
+    return max(needed, size / steepness + total / math.sqrt(steepness))
+
+
+def bound_on_region(radius: float, value: float) -> GapBound:
+    """Bound (d), of a region that holds the best member."""
+    return GapBound(LOCAL, float(value), "proven", detail=f"on a region of radius {radius:.2g} around q")
 
 
 def local_weights(

@@ -17,8 +17,9 @@ from provi.certificates.linear.bounds import moments_and_errors, row_rounding
 from provi.core.interpreter import instant_jit
 from provi.families.location_scale import LocationScale, Point, square_root
 from provi.targets.base import AbstractTarget
-from provi.targets.linear_model import AbstractLinearModel, Rows, keep, sum_over_rows
+from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.priors import whitened_prior
+from provi.targets.row_sums import Rows, keep, sum_over_rows
 
 NUM_BATCHES, _PAIRS = 64, 16
 
@@ -71,7 +72,7 @@ def mean_likelihood(target: AbstractLinearModel, loc: Any, root: Any, rule: Any)
         rounding = target.num_terms * eps * jnp.abs(moments.value) + 2 * moved
         return jnp.sum(moments.value), jnp.sum(errors.value + rounding)
 
-    return sum_over_rows(target, sums)
+    return sum_over_rows(target, sums, dtype=jnp.float64)
 
 
 def difference_upper_bound(

@@ -20,6 +20,8 @@ from provi.core.cache import kept_programs
 from provi.core.frames import check_unmasked
 from provi.core.limits import host_bytes
 
+_NUMBERS_AT_ONCE = 2**24
+
 
 def as_array(name: str, value: Any, ndim: int | None = None) -> np.ndarray:
     """`value` as a finite, real NumPy array with `ndim` axes, or a `ValueError` naming `name`."""
@@ -40,14 +42,49 @@ def as_array(name: str, value: Any, ndim: int | None = None) -> np.ndarray:
         raise ValueError(f"{name} must have {ndim} axes; its shape is {array.shape}.")
     if array.size == 0:
         raise ValueError(f"{name} is empty (shape {array.shape}); at least one entry is needed.")
-    finite = np.isfinite(array)
-    if not finite.all():
-        first = tuple(int(i) for i in np.argwhere(~finite)[0])
-        raise ValueError(
-            f"{name} has {int((~finite).sum())} entries that are NaN or infinite, the first at index {first}. "
-            f"Remove or impute them."
-        )
+    # A run of rows at a time: the mask of a large table would be a large table.
+    rows = max(1, _NUMBERS_AT_ONCE * len(array) // array.size) if array.ndim else 1
+    parts = [array] if array.size <= _NUMBERS_AT_ONCE else (array[k : k + rows] for k in range(0, len(array), rows))
+    if not all(np.isfinite(part).all() for part in parts):
+        wrong = ~np.isfinite(array)
+        _refuse_not_finite(name, int(wrong.sum()), tuple(int(i) for i in np.argwhere(wrong)[0]))
     return array
+
+
+def _refuse_not_finite(name: str, count: int, first: tuple[int, ...]) -> None:
+    raise ValueError(
+        f"{name} has {count} entries that are NaN or infinite, the first at index {first}. Remove or impute them."
+    )
+
+
+def stays_on_device(value: Any) -> bool:
+    """Whether `value` is an array of floating numbers that lies elsewhere than in the memory of the host."""
+    if not isinstance(value, jax.Array) or value.dtype not in (jnp.float32, jnp.float64):
+        return False
+    return any(device.platform != "cpu" for device in value.devices()) or len(value.devices()) > 1
+
+
+def check_device_table(name: str, table: jax.Array) -> None:
+    """What `as_array` checks of a table, where it lies."""
+    if table.ndim != 2:
+        raise ValueError(f"{name} must have 2 axes; its shape is {table.shape}.")
+    if table.size == 0:
+        raise ValueError(f"{name} is empty (shape {table.shape}); at least one entry is needed.")
+    if not bool(_all_finite(table)):
+        count, row = (int(x) for x in _not_finite(table))
+        column = int(np.argmax(~np.isfinite(np.asarray(table[row]))))
+        _refuse_not_finite(name, count, (row, column))
+
+
+@jax.jit
+def _all_finite(table: Any) -> Any:
+    return jnp.isfinite(table).all()
+
+
+@jax.jit
+def _not_finite(table: Any) -> Any:
+    wrong = ~jnp.isfinite(table)
+    return jnp.sum(wrong), jnp.argmax(wrong.any(axis=1))
 
 
 def _native(name: str, array: np.ndarray) -> np.ndarray:

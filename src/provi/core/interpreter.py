@@ -19,7 +19,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend import core as jax_core
 
-from provi.core.compilation import quick_jit
+from provi.core.compilation import program_jit, quick_jit
 from provi.core.host_primitives import PRIMITIVES, SLOW, VIEWS
 from provi.core.host_program import Program, closed_program, host_array, interpreted
 
@@ -35,7 +35,7 @@ _switch = {"on": True}
 
 
 def instant_jit(
-    function: Callable, compiler: Callable = eqx.filter_jit, *, trips: int = _TRIPS, on_host: bool = False
+    function: Callable, compiler: Callable = program_jit, *, trips: int = _TRIPS, on_host: bool = False
 ) -> Callable[..., Any]:
     """A compiled function that does not wait for the compiler where its work is small.
 

@@ -11,13 +11,13 @@ single lines may be special. None is no proof: only the axes of q and of the par
 import dataclasses
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from provi.certificates.monte_carlo.whitened_frame import scale_factor
 from provi.core.arguments import double_precision
+from provi.core.compilation import program_jit
 from provi.families.base import AbstractFamily, moment_of
 from provi.targets.base import AbstractTarget
 
@@ -158,6 +158,6 @@ def _potentials(target: AbstractTarget, points: np.ndarray) -> np.ndarray:
     return np.concatenate(parts)[: len(points)]
 
 
-@eqx.filter_jit
+@program_jit
 def _chunk(target: AbstractTarget, points: Any) -> Any:
     return jax.vmap(target.potential)(points)

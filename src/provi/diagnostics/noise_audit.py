@@ -12,7 +12,6 @@ import io
 import math
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from provi.core.arguments import check_count, double_precision
+from provi.core.compilation import program_jit
 from provi.core.tree import add_scaled, squared_norm, subtract, zeros_like
 from provi.core.types import RandomKey
 from provi.estimators.base import AbstractEstimator
@@ -234,7 +234,7 @@ def _measure(
     )
 
 
-@eqx.filter_jit
+@program_jit
 def _mean_and_distances(
     key: RandomKey,
     estimator: AbstractEstimator,

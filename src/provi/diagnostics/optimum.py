@@ -14,6 +14,7 @@ import numpy as np
 from jax.scipy.linalg import cho_solve, solve_triangular
 
 from provi.core.arguments import double_precision
+from provi.core.compilation import program_jit
 from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 from provi.diagnostics.exact import (
     LineRule,
@@ -110,7 +111,7 @@ def _check(model: AbstractLinearModel, covariance: np.ndarray, norm: float) -> N
         raise RuntimeError(f"The optimum was not found: the whitened gradient norm stays at {norm:.3g}.")
 
 
-@eqx.filter_jit
+@program_jit
 def _find_mode(model: AbstractLinearModel) -> tuple[Vector, Matrix]:
     """The minimiser of the potential by Newton's method with halving, and the Hessian there."""
     rows = model.rows(model.row_data())
@@ -158,7 +159,7 @@ def _evaluate(model: AbstractLinearModel, rule: LineRule, loc: Vector, precision
     return _Iterate(loc, precision, objective, gradient, curvature, wanted, norm)
 
 
-@eqx.filter_jit
+@program_jit
 def _solve(model: AbstractLinearModel, rule: LineRule, mode: Vector, hessian: Matrix, diagonal: bool) -> _Iterate:
     """The damped fixed-point iteration from the Laplace approximation."""
     first = jnp.diag(jnp.diagonal(hessian)) if diagonal else hessian

@@ -21,7 +21,7 @@ from jax.extend.core import jaxprs_in_params
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.core.arguments import device_array
-from provi.core.compilation import quick_jit
+from provi.core.compilation import program_jit, quick_jit
 from provi.core.interpreter import instant_jit
 from provi.core.tree import select
 from provi.core.types import Count, Flag, RandomKey, Scalar
@@ -269,10 +269,10 @@ def _advance_in_place(kept: tuple[Any, ...], large: dict[str, Any]) -> Carry:
 
 
 _advance.__name__ = _advance.__qualname__ = "advance"
-optimised_loop, quick_loop = eqx.filter_jit(_advance), quick_jit(_advance)
+optimised_loop, quick_loop = program_jit(_advance), quick_jit(_advance)
 # One step a call: the rule that stops the run looks at each.
 instant_loop, instant_quick_loop = instant_jit(_advance, trips=1), instant_jit(_advance, quick_jit, trips=1)
-donating_loop = eqx.filter_jit(_advance_in_place, donate="all-except-first")
+donating_loop = program_jit(_advance_in_place, donate="all-except-first")
 quick_donating_loop = quick_jit(_advance_in_place, donate="all-except-first")
 
 
@@ -319,7 +319,7 @@ def largest_array(function: Any, argument: Any) -> int:
     return largest(jax.make_jaxpr(function)(argument).jaxpr)
 
 
-@eqx.filter_jit
+@program_jit
 def estimate_elbo(
     key: RandomKey, target: AbstractTarget, family: AbstractFamily, point: Any, num_draws: int
 ) -> tuple[Scalar, Scalar]:

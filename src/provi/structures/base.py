@@ -113,6 +113,10 @@ class AbstractStructure(abc.ABC):
     def difference(self, point: Any, other: Any, *, delta: float, seed: int) -> Difference:
         """A bound on the negative ELBO of `point` minus that of `other`; wrong with probability `delta` at most."""
 
+    def constants(self) -> Constants:
+        """What is known of the target's shape; host numbers that may cost a pass over the data."""
+        return self.target.constants
+
     def first_point(self) -> Any:
         """Where an algorithm of the user's choice begins: at the default location, as narrow as the best member."""
         smoothness = self.target.constants.smoothness
@@ -161,8 +165,7 @@ class AbstractStructure(abc.ABC):
         """
         limit = DEFAULT_GRADIENTS if max_gradients is None else max_gradients
         with self.threads():
-            # Host numbers that cost a pass over the data: once for all.
-            constants = self.target.constants
+            constants = self.constants()
             evidence = self.evidence(point, constants, Query(confidence, seed, wanted, limit, known, clock))
 
         def recompute(other: int) -> Certificate:

@@ -2,9 +2,11 @@
 
 import dataclasses
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from provi.algorithms.natural.natural_gradient import NaturalGradient, first_location
+import numpy as np
+
+from provi.algorithms.natural.natural_gradient import NaturalGradient, fast_products, first_location, precision_of
 from provi.certificates.bounds import GapBound
 from provi.certificates.build import Evidence, Query
 from provi.certificates.comparison import linear_difference_bound
@@ -15,8 +17,9 @@ from provi.core.limits import Clock
 from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
 from provi.families.location_scale import Gaussian, LocationScale, Point
+from provi.runtime.record import Outcome
 from provi.runtime.run import Run, run
-from provi.structures.base import AbstractStructure, Answer, Difference, Request, measured_gradients
+from provi.structures.base import AbstractStructure, Answer, Difference, Request, measured_gradients, within
 from provi.structures.stopping import CERTIFICATE_PASSES, run_proven
 from provi.targets.base import AbstractTarget, Constants
 from provi.targets.linear_model import AbstractLinearModel
@@ -30,9 +33,13 @@ LARGEST_DENSE = 1000
 LARGEST_SITES = 5000
 """Rows up to which a model with more columns than rows is fitted in dual form unless another is asked for."""
 
-SMALLEST_WORK, FEWEST_ROWS = 1e10, 32
-"""Work of a pass, N d^2, and rows a column, from which a warm start pays. Measured on 2 cores: one pass of the table
-and two of the natural gradient take the place of six or seven of the latter; the price is a second of compilation."""
+SMALLEST_WORK, FEWEST_ROWS, LARGEST_STRIDE = 1e10, 32, 16
+"""Work of a pass, N d^2, and rows a column of a sample, from which a warm start on a sample pays; the part of the rows
+that it takes, at the least. Half a pass for the sample and two or three passes over all rows take the place of six or
+seven; the price is another compilation. On a GPU passes are short: from a thousand times the work."""
+
+SAMPLE_GAP, MOST_SAMPLE_STEPS = 0.05, 12
+"""Nats a dimension at which the sample is done with: the sample itself is off by half of `LARGEST_STRIDE`."""
 
 
 class Linear(AbstractStructure):
@@ -65,7 +72,8 @@ class Linear(AbstractStructure):
     def run(self, start: Point | None, request: Request) -> Answer:
         """From the curvature at `first_location`, or from `start`; one step is one pass over the data.
 
-        Where passes are long, one of the site table comes first (`warm_start`).
+        Where passes are long, a sample of the rows comes first (`warm_start`). On a GPU steps round their products;
+        where the proof says that this was too much, others with exact products follow.
         """
         if self.target.dim > LARGEST_LINEAR or self.family.scale == "low_rank":
             return self._run_sampled(start, request)
@@ -78,10 +86,15 @@ class Linear(AbstractStructure):
         warm = warm_start(model, family, point, request) if start is None else None
         if warm is not None:
             point, request = warm.point, _what_is_left(request, warm)
-        algorithm = NaturalGradient(from_curvature=start is None and warm is None)
+        rounded = fast_products(model)
+        algorithm = NaturalGradient(from_curvature=start is None and warm is None, exact=not rounded)
         # The run is of the recognised model, and so is the certificate: its constants are proven.
         own = dataclasses.replace(self, target=model)
         answer = run_proven(own, algorithm, point, prove, model.value_error, request)
+        if rounded and answer.run.outcome is Outcome.COMPLETED and not within(answer.certificate, request):
+            spent, request = answer.run, _what_is_left(request, answer.run)
+            answer = run_proven(own, NaturalGradient(), spent.point, prove, model.value_error, request)
+            answer = _with_warm_start(answer, spent)
         return answer if warm is None else _with_warm_start(answer, warm)
 
     def _run_sampled(self, start: Point | None, request: Request) -> Answer:
@@ -95,6 +108,12 @@ class Linear(AbstractStructure):
         """Where the run is that of a black box."""
         sampled = self.target.dim > LARGEST_LINEAR or self.family.scale == "low_rank"
         return measured_gradients(self.target, clock) if sampled else clock
+
+    def constants(self) -> Constants:
+        """All of them where a pass over the data is short; else those that need none: no bound here asks for more."""
+        model = self.model
+        long = model.num_terms * model.dim**2 >= SMALLEST_WORK and self.target.dim <= LARGEST_LINEAR
+        return model.constants_of_prior() if long else self.target.constants
 
     def evidence(self, point: Point, constants: Constants, query: Query) -> Evidence:
         """Deterministic bounds on the gap; only the distance to the posterior rests on draws."""
@@ -138,21 +157,47 @@ def needs_no_matrix(model: AbstractLinearModel) -> bool:
 
 
 def warm_start(target: AbstractLinearModel, family: LocationScale, point: Point, request: Request) -> Run | None:
-    """One pass of the incremental site table before the natural gradient, where passes are long.
+    r"""The natural gradient on a sample of the rows, where passes are long; its answer for all of them.
 
-    None where it does not pay, does not fit the family or the budget, or overflowed.
+    With a sample of N/s rows the location is off by some $\sqrt{sd}$ standard deviations of the posterior, which for
+    many rows is little enough for one Newton step: what is left of the error is its square over $\sqrt N$. The
+    precision is the prior's and s times what the sample adds to it. None where it does not pay, does not fit the family
+    or the budget, or was not finite.
     """
-    budget = request.budget
-    if target.num_terms * target.dim**2 < SMALLEST_WORK or target.num_terms < FEWEST_ROWS * target.dim:
+    budget, dim = request.budget, target.dim
+    stride = min(LARGEST_STRIDE, target.num_terms // (FEWEST_ROWS * dim))
+    work = target.num_terms * dim**2 / (1000 if fast_products(target) else 1)
+    if work < SMALLEST_WORK or stride < 4:
         return None
     if family.scale not in ("triangular", "symmetric") or not isinstance(family.base, Normal):
         return None
     if budget.steps is not None or (budget.gradients or 4 * CERTIFICATE_PASSES) <= 2 * CERTIFICATE_PASSES:
         return None
-    from provi.algorithms.natural.site_table import SiteTable  # for long passes only
+    sample = target.thinned(stride, request.seed)
+    if sample is None:
+        return None
+    algorithm = NaturalGradient(from_curvature=True, exact=False)
 
-    found = run(SiteTable(), target, family, point, seed=request.seed, num_steps=1, num_records=1, progress=False)
-    return found if int(found.history["rejected_steps"][-1]) == 0 else None
+    def near(state: Any) -> bool:
+        progress = algorithm.progress(state)
+        return progress is not None and progress.gap < SAMPLE_GAP * dim
+
+    options = {"seed": request.seed, "num_steps": MOST_SAMPLE_STEPS, "num_records": 1, "progress": False}
+    found = run(algorithm, sample, family, point, stop=near, **options)
+    start = _for_all_rows(target, family, found.point, stride)
+    passes = -(-found.gradient_evaluations // stride)
+    return None if start is None else dataclasses.replace(found, point=start, gradient_evaluations=passes)
+
+
+def _for_all_rows(target: AbstractLinearModel, family: LocationScale, point: Point, stride: int) -> Point | None:
+    """The location of a fit to every `stride`-th row, with the precision that all rows would have."""
+    prior = target.prior.precision_matrix()
+    precision = prior + stride * (np.asarray(precision_of(point), np.float64) - prior)
+    try:
+        covariance = np.linalg.inv(precision)
+        return family.point_from_covariance(point.loc, (covariance + covariance.T) / 2, target.dtype)
+    except (np.linalg.LinAlgError, ValueError):  # a sample that went astray
+        return None
 
 
 def _what_is_left(request: Request, spent: Run) -> Request:

@@ -3,10 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.arguments import as_array, check_length, device_array, floating_dtype
+from provi.core.arguments import (
+    as_array,
+    check_device_table,
+    check_length,
+    device_array,
+    floating_dtype,
+    stays_on_device,
+)
 from provi.core.frames import check_unmasked, frame_names, is_frame, repeated_names
 
 
@@ -16,19 +25,33 @@ def read_design(
     """The design matrix, and a name for each column where there are any.
 
     float32 tables stay float32. A data frame (of pandas or polars, or an Arrow table) brings its own names. The
-    intercept becomes the first column.
+    intercept becomes the first column. An array on an accelerator, or on several devices, is checked there and stays.
     """
+    if stays_on_device(X):
+        check_device_table("X", X)
+        labels = read_names(names, X.shape[1], f"X has {X.shape[1]} columns")
+        return (_with_ones(X), _with_intercept(labels, X.shape[1])) if intercept else (X, labels)
     table = as_array("X", X, ndim=2)
     framed = not isinstance(X, np.ndarray) and is_frame(X)
     dtype = floating_dtype(table if framed else X)
     chosen = frame_names(X) if names is None and framed else names
     labels = read_names(chosen, table.shape[1], f"X has {table.shape[1]} columns")
     if intercept:
+        labels = _with_intercept(labels, table.shape[1])
         table = np.concatenate([np.ones((table.shape[0], 1)), table], axis=1)
-        labels = ("intercept", *(labels or default_names("coefficient", table.shape[1] - 1)))
-        if "intercept" in labels[1:]:
-            raise ValueError("A column of X is called 'intercept', as the one that intercept=True adds: rename it.")
     return device_array(np.asarray(table, dtype)), labels
+
+
+def _with_intercept(labels: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
+    labels = labels or default_names("coefficient", count)
+    if "intercept" in labels:
+        raise ValueError("A column of X is called 'intercept', as the one that intercept=True adds: rename it.")
+    return ("intercept", *labels)
+
+
+@jax.jit
+def _with_ones(table: Any) -> Any:
+    return jnp.concatenate([jnp.ones((table.shape[0], 1), table.dtype), table], axis=1)
 
 
 def read_names(names: Any, count: int, because: str) -> tuple[str, ...] | None:
@@ -64,9 +87,9 @@ def read_binary(y: Any, length: int) -> np.ndarray:
     if np.asarray(y).dtype.kind in "US" or (np.asarray(y).dtype.kind == "O" and _has_texts(y)):
         raise ValueError("y must hold 0 and 1; convert labels with y = (y == 'the positive label').")
     response = read_real(y, length)
-    values = np.unique(response)
-    if np.isin(values, (0, 1)).all():
+    if ((response == 0) | (response == 1)).all():
         return response
+    values = np.unique(response)
     remedy = (
         "convert labels -1 and 1 with (y + 1) / 2"
         if np.isin(values, (-1, 1)).all()

@@ -15,9 +15,10 @@ from provi.kernels import AbstractKernel, SquaredExponential
 from provi.targets.base import Constant, Constants, unknown
 from provi.targets.data import default_names
 from provi.targets.likelihoods import AbstractLikelihood, BernoulliLogit
-from provi.targets.linear_model import AbstractRowModel, Rows
+from provi.targets.linear_model import AbstractRowModel
 from provi.targets.priors import GaussianPrior
 from provi.targets.regressions import GeneralisedLinearModel
+from provi.targets.row_sums import Rows
 
 LARGEST_DENSE = 2000
 """Number of data up to which the model can be seen as a linear one."""

@@ -15,9 +15,10 @@ from provi.targets.base import Constants, outer_spectrum, proven, read_points
 from provi.targets.data import read_binary, read_design, read_groups
 from provi.targets.likelihoods import BernoulliLogit
 from provi.targets.likelihoods.bernoulli import softplus
-from provi.targets.linear_model import AbstractRowModel, Rows
+from provi.targets.linear_model import AbstractRowModel
 from provi.targets.priors import GaussianPrior
 from provi.targets.regressions import LogisticRegression
+from provi.targets.row_sums import Rows
 
 
 class HierarchicalLogisticRegression(AbstractRowModel):

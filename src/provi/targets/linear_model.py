@@ -1,6 +1,6 @@
 """Models in which each datum sees the parameters through one number, and those where it is an inner product.
 
-A pass over the data takes the rows a block at a time (`sum_over_rows`), which bounds what it holds in memory; so do
+A pass over the data takes the rows a block at a time (`targets.row_sums`), which bounds what it holds in memory; so do
 log-likelihoods and replicated data.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from provi.core.arguments import check_count, device_array, double_precision
+from provi.core.compilation import program_jit
 from provi.core.interpreter import instant_jit
 from provi.core.randomness import folded, key_of, split_keys
 from provi.core.types import Draws, Indices, RandomKey, Scalar, Vector
@@ -23,21 +24,9 @@ from provi.targets.data import default_names
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
 from provi.targets.priors import GaussianPrior
+from provi.targets.row_sums import Rows, block_size, sum_over_rows
 
-_NUMBERS_AT_ONCE, _FEWEST_ROWS = 2**23, 4096
 _STREAM = 2**31 - 3  # of the seed: not the one that drew the parameters
-
-
-class Rows(eqx.Module):
-    """Some rows x_n of a linear model, their responses, and their variance offsets or `None`."""
-
-    design: Any
-    response: Any
-    variance_offset: Any = None
-
-    def total_variance(self, variance: Any) -> Any:
-        """The variance of the linear predictor, with that of its independent noise."""
-        return variance if self.variance_offset is None else variance + self.variance_offset
 
 
 class AbstractRowModel(AbstractFiniteSum):
@@ -197,12 +186,24 @@ class AbstractLinearModel(AbstractRowModel):
         low, high = precision - rounding * identity, precision + rounding * identity
         if upper == 0.0:
             return low, high
-        design = np.asarray(self.design, dtype=np.float64)
-        gram = design.T @ design
+        gram = np.asarray(_gram(self))
         # An inner product of length N is off by at most N eps |x||y|; |X|_F^2 bounds the matrix of these.
         error = 2 * self.num_terms * np.finfo(np.float64).eps * np.trace(gram) * identity
         low = low + lower * (gram - error) if lower > 0 else low
         return low, (high + upper * (gram + error) if np.isfinite(upper) else None)
+
+    def thinned(self, stride: int, seed: int) -> "AbstractLinearModel | None":
+        """The same model of one row, by chance, of every `stride` in order; None where the rows are not a stored table.
+
+        One of every few in order and not a plain sample: whatever the order of the rows stands for is all there.
+        """
+        data = self.row_data()
+        if self.has_variance_offset or not isinstance(self.design, jax.Array) or len(data) != 3:
+            return None
+        count = self.num_terms // stride
+        places = stride * np.arange(count) + np.random.default_rng(seed).integers(stride, size=count)
+        design, response = (_chosen(x, device_array(places)) for x in data[:2])
+        return eqx.tree_at(lambda model: (model.design, model.response), self, (design, response))
 
     def curvature_lower_bound(self) -> np.ndarray:
         """Without a pass over the data where the terms promise no curvature."""
@@ -220,50 +221,36 @@ class AbstractLinearModel(AbstractRowModel):
             if high is None
             else proven(outer_spectrum(high)[1], "lambda_max(S^-1 + t1 X'X), rounded up")
         )
+        return self._constants(strong_convexity, "lambda_min(S^-1 + t0 X'X), rounded down", smoothness)
+
+    def constants_of_prior(self) -> Constants:
+        """What is known without a pass over the data."""
+        later = unknown("no bound above needs it, and it takes a pass over the data: target.constants has it")
+        return self._constants(self.prior.strong_convexity(), "lambda_min(S^-1) of the prior, rounded down", later)
+
+    def _constants(self, strong_convexity: float, why: str, smoothness: Constant) -> Constants:
         status, reason = self.likelihood.grounds
         concave = "Gaussian prior and log-concave likelihood" if status == "proven" else f"Gaussian prior; {reason}"
         return Constants(
             log_concave=Constant(True, status, concave),
-            strong_convexity=Constant(strong_convexity, status, "lambda_min(S^-1 + t0 X'X), rounded down"),
+            strong_convexity=Constant(strong_convexity, status, why),
             smoothness=smoothness,
         )
 
 
-def block_size(target: Any) -> int:
-    """The largest number of rows that a pass holds at once."""
-    return max(_FEWEST_ROWS, _NUMBERS_AT_ONCE // target.dim)
+@program_jit
+def _chosen(rows: Any, places: Any) -> Any:
+    return rows[places]
 
 
-def sum_over_rows(target: Any, function: Callable[[Rows, Any], Any], combine: Callable = jnp.add) -> Any:
-    """The sum over the blocks of `function(rows, real)`, a pytree of arrays whose shapes do not depend on the block.
-
-    Rows with `real` false belong to another block and must count for nothing. A model of few rows is one block.
-    `combine` may be another operation under which zero changes nothing, such as the maximum of shares.
-    """
-    data, terms = target.row_data(), target.num_terms
-    most = block_size(target)
-    if terms <= most:
-        return function(target.rows(data), jnp.ones(terms, bool))
-    num_blocks = -(-terms // most)
-    size = -(-terms // num_blocks)
-
-    def block(k: Any) -> Any:
-        # The last block begins early enough to be full: padding would copy the data.
-        start = jnp.minimum(k * size, terms - size)
-        part = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), start, size), data)
-        return function(target.rows(part), start + jnp.arange(size) >= k * size)
-
-    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(block, jnp.zeros((), int)))
-
-    def add(sums: Any, k: Any) -> Any:
-        return jax.tree.map(combine, sums, block(k)), None
-
-    return jax.lax.scan(add, zero, jnp.arange(num_blocks))[0]
+@instant_jit
+def _gram(target: AbstractLinearModel) -> Any:
+    """X'X in float64."""
+    return sum_over_rows(target, lambda rows, real: _real_gram(rows.design, real), dtype=jnp.float64)
 
 
-def keep(real: Any, moments: Any) -> Any:
-    """The pytree of numbers, one a row, with zeros for the rows that are not real."""
-    return jax.tree.map(lambda x: jnp.where(real, x, 0), moments)
+def _real_gram(design: Any, real: Any) -> Any:
+    return design.T @ jnp.where(real[:, None], design, 0)
 
 
 @double_precision

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 
 from provi.core.arguments import as_array, check_count, check_positive, device_array, double_precision
 from provi.core.captured import captured
+from provi.core.compilation import program_jit
 from provi.core.lanczos import extreme_eigenvalues
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 from provi.targets.assumptions import Assumptions, confront, declare, proven_bounds, proven_or
@@ -231,12 +232,12 @@ def _captured_by(fn: Any) -> str:
     return captured(fn if jax.tree_util.all_leaves([fn]) else type(fn).__call__)
 
 
-@eqx.filter_jit
+@program_jit
 def _parameters_at(target: LogDensity, points: Draws) -> Any:
     return jax.vmap(target._parameters)(points)
 
 
-@eqx.filter_jit
+@program_jit
 def _spectra(target: LogDensity, points: Draws, key: RandomKey) -> tuple[PerPoint, PerPoint, PerPoint]:
     """The potential and the extreme Ritz values of its Hessian, at each point."""
 

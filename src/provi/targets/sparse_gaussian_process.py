@@ -16,14 +16,16 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from provi.core.arguments import as_array, available_bytes, check_count, device_array, double_precision, floating_dtype
+from provi.core.compilation import program_jit
 from provi.core.frames import frame_names, is_frame
 from provi.core.pivoted_cholesky import pivoted_cholesky
 from provi.core.types import Matrix, Scalar, Vector
 from provi.kernels import AbstractKernel, SquaredExponential
 from provi.targets.data import default_names
 from provi.targets.likelihoods import AbstractLikelihood, BernoulliLogit
-from provi.targets.linear_model import AbstractLinearModel, Rows, sum_over_rows
+from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.priors import GaussianPrior, gaussian_prior
+from provi.targets.row_sums import Rows, sum_over_rows
 
 _CANDIDATES_PER_POINT, _FEWEST_CANDIDATES = 8, 2000
 """Among how many inputs, drawn without replacement, the inducing points are chosen."""
@@ -209,7 +211,7 @@ def _choose_inducing(inducing: Any, inputs: np.ndarray, kernel: AbstractKernel, 
     return points.astype(inputs.dtype)
 
 
-@eqx.filter_jit
+@program_jit
 def _greedy(kernel: AbstractKernel, candidates: Any, rank: int) -> tuple[Any, Any]:
     def column(index: Any) -> Any:
         chosen = jax.lax.dynamic_slice_in_dim(candidates, index, 1)
@@ -250,10 +252,10 @@ def _stored(stream: bool | None, terms: int, dim: int, dtype: Any) -> bool:
     return needed <= limit if stream is None else not stream
 
 
-_factor = eqx.filter_jit(inducing_factor)
+_factor = program_jit(inducing_factor)
 
 
-@eqx.filter_jit
+@program_jit
 def _table(process: SparseGaussianProcess) -> tuple[Any, Any]:
     """All features and offsets, computed in blocks into the table itself."""
     terms, dim = process.num_terms, process.dim
@@ -269,7 +271,7 @@ def _table(process: SparseGaussianProcess) -> tuple[Any, Any]:
     return jax.lax.fori_loop(0, -(-terms // size), fill, empty)
 
 
-@eqx.filter_jit
+@program_jit
 def _trace(process: SparseGaussianProcess) -> Any:
     return sum_over_rows(process, lambda rows, real: jnp.sum(jnp.where(real[:, None], rows.design**2, 0)))
 
@@ -288,7 +290,7 @@ def _predict(
     return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
 
-@eqx.filter_jit
+@program_jit
 def _predict_block(kernel: AbstractKernel, inducing: Any, factor: Any, mean: Any, root: Any, inputs: Any) -> Any:
     features, offset = inducing_features(kernel, inducing, factor, inputs)
     return features @ mean, jnp.sum((features @ root) ** 2, axis=1) + offset

@@ -42,6 +42,7 @@ from provi.algorithms.natural.trial import (
     step_share,
 )
 from provi.core.arguments import device_array
+from provi.core.compilation import program_jit
 from provi.core.conjugate_gradients import stochastic_log_det
 from provi.core.tree import select
 from provi.core.types import Count, Scalar, Vector
@@ -283,7 +284,7 @@ def _mean_along(first: Vector, last: Vector) -> Vector:
     return jnp.where(close, 0.5 * (first + last), last * jnp.log(safe) / (safe - 1))
 
 
-@eqx.filter_jit
+@program_jit
 def estimated_elbo(key: Any, target: Any, family: DualGaussian, point: DualPoint, solver: SiteSolver) -> Any:
     r"""The ELBO at `point` and its standard error: $\log|B| = L + \log|M^{-1/2}B'M^{-1/2}|$, the last by stochastic
     Lanczos quadrature; what the low rank has explained adds no noise. The error of the variances is added."""

@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.core.compilation import program_jit
 from provi.core.limits import Clock
 from provi.core.types import Vector
 from provi.targets.base import AbstractTarget
@@ -30,18 +30,18 @@ class LaplaceApproximation:
     converged: bool
 
 
-@eqx.filter_jit
+@program_jit
 def value_and_gradient(target: AbstractTarget, z: Vector):
     """The potential and its gradient, compiled once for a kind of target."""
     return jax.value_and_grad(target.potential)(z)
 
 
-@eqx.filter_jit
+@program_jit
 def _hessian(target: AbstractTarget, z: Vector):
     return jax.hessian(target.potential)(z)
 
 
-@eqx.filter_jit
+@program_jit
 def _hessian_diagonal(target: AbstractTarget, z: Vector):
     """diag(H) by one Hessian-vector product a coordinate; above `LARGEST_DENSE`, the mean of v * H v over random signs.
 

@@ -34,7 +34,8 @@ from provi.families.location_scale import LocationScale, Point, square_root
 from provi.families.marginals import marginal_quadrature
 from provi.families.scales import Diagonal, Symmetric, Triangular
 from provi.targets.likelihoods.moments import quadrature_moments
-from provi.targets.linear_model import AbstractLinearModel, Rows, keep, sum_over_rows
+from provi.targets.linear_model import AbstractLinearModel
+from provi.targets.row_sums import Rows, keep, sum_over_rows
 
 _GROWTH, _LARGEST_STEP, _POINT_VARIANCE = 4.0, 1e8, 1e-6
 
@@ -72,7 +73,9 @@ class NaturalGradient(AbstractTrialDescent):
     `step_size` is the first beta; it is quadrupled after a success and divided by four after a failure. For a diagonal
     scale the location moves by the full Newton matrix, the scale by its diagonal, and a trial is accepted when the
     negative ELBO falls by a share of what its slope promises (Armijo). `from_curvature` starts from the location of the
-    start only, with the inverse curvature of the potential there as covariance, at the cost of one pass.
+    start only, with the inverse curvature of the potential there as covariance, at the cost of one pass. Without
+    `exact` a large float32 table on a GPU is read by `core.row_kernels`, five times as fast: products of matrices are
+    then rounded to bfloat16, and the end of the run may be a little off, which the certificate sees.
 
     **Requires** a linear model and a triangular, symmetric or diagonal scale; any base.
     **Guarantee**: descent at every accepted step (above); what is left is bounded by the certificate, not a priori.
@@ -84,6 +87,7 @@ class NaturalGradient(AbstractTrialDescent):
         default=1e8, converter=lambda value: np.asarray(value, float) if isinstance(value, int | float) else value
     )
     rule: Any = None
+    exact: bool = eqx.field(static=True, default=True)
     guarantee: Guarantee | None = eqx.field(static=True, default=None)
 
     settled: ClassVar[int] = 2
@@ -135,7 +139,7 @@ class NaturalGradient(AbstractTrialDescent):
         newton = cho_solve((jnp.linalg.cholesky(wanted if diagonal else precision), True), gradient)
         loc = jnp.where(moving, state.point.loc - share * newton, state.point.loc)
         trial = Point(loc, scale_from_precision(precision, family.scale))
-        new = evaluate(target, family, trial, self.rule, whitener, state.stage > 0)
+        new = evaluate(target, family, trial, self.rule, whitener, state.stage > 0, self.exact)
         promised = 1e-4 * share * jnp.dot(gradient, newton)
         if not diagonal:
             promised = plain_share(beta) * _divergence(state, trial, precision)
@@ -153,15 +157,27 @@ class NaturalGradient(AbstractTrialDescent):
 
 
 def evaluate(
-    target: AbstractLinearModel, family: LocationScale, point: Point, rule: Any, whitener: Matrix, spread: Flag
+    target: AbstractLinearModel,
+    family: LocationScale,
+    point: Point,
+    rule: Any,
+    whitener: Matrix,
+    spread: Flag,
+    exact: bool = True,
 ) -> Evaluation:
-    """One pass over the data; without `spread` the data see the location only."""
-    root = point.scale.apply(jnp.eye(family.dim, dtype=point.loc.dtype)).T  # C
+    """One pass over the data; without `spread` the data see the location only. `exact`: as in `NaturalGradient`."""
+    dtype = point.loc.dtype
+    root = point.scale.apply(jnp.eye(family.dim, dtype=dtype)).T  # C
+    fused = not exact and fast_products(target)
 
     def sums(rows: Rows, real: Any) -> Any:
-        design = rows.design
-        variance = jnp.where(spread, jnp.sum((design @ root) ** 2, axis=1), _POINT_VARIANCE)
-        centre, variance = design @ point.loc, rows.total_variance(variance)
+        projected, summed = (_projections, _weighted_sums)
+        if fused:
+            from provi.core.row_kernels import projections, weighted_sums  # for a GPU only
+
+            projected, summed = projections, weighted_sums
+        centre, own = projected(rows.design, point.loc, root)
+        variance = rows.total_variance(jnp.where(spread, own, _POINT_VARIANCE))
         if rule is None:
             moments = target.gaussian_moments(centre, variance, rows.response)
         else:
@@ -169,13 +185,35 @@ def evaluate(
                 lambda eta: target.link_potential(eta, rows.response), centre, jnp.sqrt(variance), rule
             )
         moments = keep(real, moments)
-        curvature = design.T @ (moments.weight[:, None] * design)
-        return jnp.sum(moments.value), design.T @ moments.slope, curvature
+        # Rows in their millions: each is a small part of the sum.
+        return jnp.sum(moments.value, dtype=jnp.float64), *summed(rows.design, moments.slope, moments.weight)
 
-    likelihood, slope, curvature = sum_over_rows(target, sums)
+    sizes = sum_over_rows(target, sums, at_once=fused)
+    likelihood, slope, curvature = (x.astype(dtype) for x in sizes)
     prior = target.prior.potential(point.loc) + 0.5 * jnp.sum((whitener @ root) ** 2)
     negative_elbo = likelihood + prior - family.entropy(point)
     return Evaluation(negative_elbo, likelihood, slope, (curvature + curvature.T) / 2)
+
+
+def _projections(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
+    """x_n'm and |C'x_n|^2 of every row."""
+    product = jnp.dot(design, root, precision=jax.lax.Precision.HIGHEST)
+    return jnp.dot(design, loc, precision=jax.lax.Precision.HIGHEST), jnp.sum(product**2, axis=1)
+
+
+def _weighted_sums(design: Any, slopes: Any, weights: Any) -> tuple[Any, Any]:
+    """The sums of `slopes` x_n and of `weights` x_n x_n'."""
+    weighted = weights[:, None] * design
+    return tuple(jnp.dot(design.T, x, precision=jax.lax.Precision.HIGHEST) for x in (slopes, weighted))
+
+
+def fast_products(target: AbstractLinearModel) -> bool:
+    """Whether steps may take the kernels of `core.row_kernels`: a large table in float32 on a GPU."""
+    if jax.default_backend() != "gpu" or not isinstance(target.design, jax.Array):
+        return False
+    from provi.core.row_kernels import supported  # as in `evaluate`
+
+    return supported(target.design)
 
 
 def first_location(target: AbstractLinearModel) -> np.ndarray:
@@ -249,12 +287,16 @@ def check_normal(target: AbstractLinearModel, family: LocationScale) -> None:
 
 
 def line_arguments(target: AbstractLinearModel, family: LocationScale) -> tuple[Any, Any]:
-    """The target in float64, and the rule of the base (None for the normal one)."""
+    """The target with all but its rows in float64, and the rule of the base (None for the normal one).
+
+    Rows stay where and as they are: `sum_over_rows(..., dtype=float64)` widens a block at a time.
+    """
     check_normal(target, family)
+    rows = {id(leaf) for leaf in jax.tree.leaves(target.row_data())}
 
     def widened(leaf: Any) -> Any:
-        # A large design that is in float64 already is not copied.
-        return np.asarray(leaf, np.float64) if eqx.is_inexact_array(leaf) and leaf.dtype != np.float64 else leaf
+        narrow = eqx.is_inexact_array(leaf) and leaf.dtype != np.float64 and id(leaf) not in rows
+        return np.asarray(leaf, np.float64) if narrow else leaf
 
     double = jax.tree.map(widened, target)
     rule = None if isinstance(family.base, Normal) else marginal_quadrature(family.base, family.dim)

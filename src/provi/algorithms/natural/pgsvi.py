@@ -37,6 +37,7 @@ from provi.algorithms.guarantee import Guarantee
 from provi.algorithms.natural.dual_natural_gradient import FORMS
 from provi.algorithms.natural.pgsvi_spaces import AbstractSpace, space_of
 from provi.core.arguments import check_count, check_positive, device_array
+from provi.core.compilation import program_jit
 from provi.core.tree import select, squared_norm
 from provi.core.types import Count, Matrix, RandomKey, Scalar
 from provi.families.bases import Normal
@@ -324,7 +325,7 @@ class PGSVI(AbstractAlgorithm):
         return -np.asarray(_negative_elbo(self.space, state.point)), 0.0
 
 
-@eqx.filter_jit
+@program_jit
 def _negative_elbo(space: AbstractSpace, point: Any) -> Scalar:
     return space.negative_elbo(point)
 

@@ -22,7 +22,8 @@ from provi.core.tree import squared_norm
 from provi.core.types import Count, Matrix, Vector
 from provi.families.bases import Normal
 from provi.families.location_scale import Point, square_root
-from provi.targets.linear_model import AbstractLinearModel, keep
+from provi.targets.linear_model import AbstractLinearModel
+from provi.targets.row_sums import keep
 
 _SMALLEST_BLOCK, _ROWS_PER_COLUMN = 512, 8
 

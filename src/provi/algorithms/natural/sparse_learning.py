@@ -23,6 +23,7 @@ from jax.scipy.linalg import cho_solve
 
 from provi.algorithms.natural.natural_gradient import scale_from_precision
 from provi.core.arguments import check_count, check_positive, device_array, double_precision
+from provi.core.compilation import program_jit
 from provi.core.tree import all_finite, select
 from provi.core.types import Matrix, Scalar, Vector
 from provi.families.location_scale import Point
@@ -137,7 +138,7 @@ def batch_energy(
     return scale * jnp.sum(moments.value), (features, centre, moments)
 
 
-@eqx.filter_jit
+@program_jit
 def _learn(
     keys: Any, target: SparseGaussianProcess, hyper: Hyperparameters, rates: Any, natural_step: Any, size: int
 ) -> Any:

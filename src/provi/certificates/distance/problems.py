@@ -14,8 +14,9 @@ from provi.certificates.linear.bounds import row_rounding
 from provi.core.interpreter import instant_jit
 from provi.families.location_scale import LocationScale, Point, square_root
 from provi.targets.base import AbstractTarget, outer_spectrum
-from provi.targets.linear_model import AbstractLinearModel, Rows, sum_over_rows
+from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.priors import whitened_prior
+from provi.targets.row_sums import Rows, sum_over_rows
 
 EPS = float(np.finfo(float).eps)
 
@@ -67,7 +68,7 @@ def _likelihood_at(target: AbstractLinearModel, loc: Any) -> tuple[Any, Any]:
         values = jnp.where(real, target.link_potential(block.design @ loc, block.response), 0)
         return jnp.sum(values), jnp.sum(jnp.abs(values))
 
-    return sum_over_rows(target, sums)
+    return sum_over_rows(target, sums, dtype=jnp.float64)
 
 
 def density_problem(target: AbstractTarget, point: Point, curvature: np.ndarray) -> tuple[DensityProblem, Energy]:

@@ -19,6 +19,7 @@ T\gamma/\sigma$ and $|d\gamma/d\sigma| = |E(t^2 - 1)\ell''|/\sigma \le T^2\gamma
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -27,13 +28,23 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from provi.algorithms.natural.natural_gradient import line_arguments
-from provi.certificates.bounds import LOCAL, GapBound, local_weights, log_det_gap, on_grounds_of, region_bound
+from provi.certificates.bounds import (
+    LOCAL,
+    GapBound,
+    bound_on_region,
+    local_weights,
+    log_det_gap,
+    needed_radius,
+    on_grounds_of,
+    region_bound,
+)
 from provi.core.interpreter import instant_jit
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point, square_root
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors, quadrature_moments
-from provi.targets.linear_model import AbstractLinearModel, Rows, keep, sum_over_rows
+from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.priors import whitened_prior
+from provi.targets.row_sums import Rows, block_size, keep, sum_over_rows
 
 QUADRATURE_ERROR, LARGEST_SPREAD, LARGEST_TAIL = 1e-9, 10.0, 1e-12
 """Accuracy of the rules for other bases than the normal, the spread up to which it was tested, and the share of the
@@ -41,6 +52,10 @@ last nodes up to which the mean of an unbounded link is trusted."""
 
 _FARTHEST = 12.0
 """Standard deviations beyond which a Gaussian has no mass in float64."""
+
+RADII, SHARES = (0.1, 0.3, 1.0), (0.98, 0.9, 0.6)
+"""Regions around q whose curvature a long pass bounds by the way, and the shares of the curvature at q that are tried:
+at tol = 0.01 the best member is within about 0.3."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +66,8 @@ class WhitenedPass:
       `lower`: the same for C'HC, H the global curvature bound; `likelihood`: S less `prior`.
     - `gradient`: g; `curvature`: S; `gradient_error`, `curvature_error`: on |g| and |S|_F.
     - `diagonal`: the family's.
+    - `gram`, `gram_error`: what the terms add to S, and its error. - `deficits`: for each of `RADII` and `SHARES` what
+      the terms' curvature on the region lacks of that share of theirs at q (`_deficits`); None if not asked for.
     """
 
     loc: np.ndarray
@@ -63,13 +80,18 @@ class WhitenedPass:
     gradient_error: float
     curvature_error: float
     diagonal: bool
+    gram: np.ndarray
+    gram_error: float
+    deficits: np.ndarray | None
 
 
 def whitened_pass(target: AbstractLinearModel, family: LocationScale, point: Point) -> WhitenedPass:
     """Evaluate at `point`; a low-rank member counts as one of the family of all covariances."""
     root, loc = square_root(point), np.asarray(point.loc, np.float64)
     double, rule = line_arguments(target, family)
-    slope, gram, slope_error, weight_error = _pass(double, loc, root, rule)
+    # Where a pass is long, what (d) needs of it is cheaper than another one.
+    regions = target.num_terms > block_size(target) and rule is None and target.self_concordance is not None
+    slope, gram, slope_error, weight_error, deficits = _pass(double, loc, root, rule, regions)
     prior = whitened_prior(target.prior, root, loc)
     likelihood = (np.asarray(gram) + np.asarray(gram).T) / 2
     # Every term has at least t0 / t1 of its curvature at q everywhere.
@@ -90,6 +112,9 @@ def whitened_pass(target: AbstractLinearModel, family: LocationScale, point: Poi
         gradient_error=float(slope_error) + prior.gradient_error,
         curvature_error=float(weight_error) + prior.curvature_error,
         diagonal=family.scale == "diagonal",
+        gram=likelihood,
+        gram_error=float(weight_error),
+        deficits=np.asarray(deficits) if regions else None,
     )
 
 
@@ -101,7 +126,7 @@ def rounded_down(matrix: np.ndarray, error: float) -> np.ndarray:
 
 
 @instant_jit
-def _pass(target: AbstractLinearModel, loc: Any, root: Any, rule: Any) -> Any:
+def _pass(target: AbstractLinearModel, loc: Any, root: Any, rule: Any, regions: bool) -> Any:
     # A sum of N products is off by at most N eps times the sum of their magnitudes.
     rounding = (target.num_terms + 8) * jnp.finfo(root.dtype).eps
     steepness = 0.0 if target.self_concordance is None else target.self_concordance
@@ -122,9 +147,35 @@ def _pass(target: AbstractLinearModel, loc: Any, root: Any, rule: Any) -> Any:
         slope_error = (errors.slope + rounding * slope + moved) * spread + slope * row_error
         weight_error = (errors.weight + rounding * weight) * variance
         weight_error += weight * (2 * row_error * spread + row_error**2) + far * moved * spread
-        return rows.T @ moments.slope, gram, jnp.sum(slope_error), jnp.sum(weight_error)
+        deficits = jnp.zeros(())
+        if regions:
+            lacks = partial(_deficits, target, block, moments.weight, centre, spread, row_error, centre_error)
+            deficits = jnp.stack([jnp.where(real[None, :], lacks(radius), 0).sum(axis=1) for radius in RADII])
+        return rows.T @ moments.slope, gram, jnp.sum(slope_error), jnp.sum(weight_error), deficits
 
-    return sum_over_rows(target, sums)
+    return sum_over_rows(target, sums, dtype=jnp.float64)
+
+
+def _deficits(
+    target: AbstractLinearModel,
+    block: Rows,
+    weight: Any,
+    centre: Any,
+    spread: Any,
+    row_error: Any,
+    centre_error: Any,
+    radius: float,
+) -> Any:
+    r"""$(c\gamma_n - \kappa_n)_+\sigma_n^2$ of every row and share c, $\kappa_n$ the row's curvature on the region.
+
+    $\sum\kappa_n\tilde x_n\tilde x_n' \ge c\sum\gamma_n\tilde x_n\tilde x_n' -
+    \sum(c\gamma_n - \kappa_n)_+\sigma_n^2\,I$: rows that lose more than the others cost what they weigh, and there
+    need not be another matrix for every region.
+    """
+    slack = centre_error + (1 + radius) * row_error
+    kappa = row_weights(target, centre, spread, radius, block.variance_offset, slack, block.response)
+    longest = (spread + row_error) ** 2
+    return jnp.stack([jnp.maximum(share * weight - kappa, 0) * longest for share in SHARES])
 
 
 def row_rounding(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
@@ -176,7 +227,7 @@ def curvature_on_region(target: AbstractLinearModel, loc: Any, root: Any, radius
         weight = jnp.where(real, weight, 0)
         return rows.T @ (weight[:, None] * rows), jnp.sum(weight * (2 * spread + row_error) * row_error)
 
-    return sum_over_rows(target, sums)
+    return sum_over_rows(target, sums, dtype=jnp.float64)
 
 
 @instant_jit
@@ -217,7 +268,8 @@ def smoothed_moments(
 
 NAMES = ("strong convexity (a)", "linearisation (b)", LOCAL)
 _LARGEST_PRIOR_PART = 300
-"""Dimension above which the singular values of (b) are not worth their cost: (d) is sharper."""
+"""Dimension above which the singular values of (b) are not worth their cost: (d) is sharper. Nor are they where rows
+are many, beside which the prior is small."""
 
 
 def linear_model_bounds(target: AbstractLinearModel, family: LocationScale, point: Point) -> tuple[GapBound, ...]:
@@ -274,7 +326,7 @@ def strong_convexity_bound(at: WhitenedPass) -> GapBound:
 def linearisation_bound(at: WhitenedPass) -> GapBound:
     """(b): the linearisation gap with the Gaussian prior in h, or with nothing but -log det in it: the smaller."""
     covariance = log_det_part(at)
-    if len(at.gradient) <= _LARGEST_PRIOR_PART:
+    if len(at.gradient) <= _LARGEST_PRIOR_PART and at.deficits is None:
         covariance = min(covariance, prior_part(at))
     smallest = float(np.linalg.eigvalsh(at.lower)[0])
     return GapBound(NAMES[1], float(mean_part(at, at.lower, smallest) + covariance), "proven")
@@ -288,6 +340,9 @@ def local_bound(target: AbstractLinearModel, family: LocationScale, at: Whitened
     residual = at.curvature - np.eye(len(at.gradient))
     residual = np.diagonal(residual) if at.diagonal else residual
     size = float(np.linalg.norm(residual)) + at.curvature_error
+    found = _local_bound_by_the_way(at, size)
+    if found is not None:
+        return found
     double = line_arguments(target, family)[0]
 
     def at_radius(radius: float) -> tuple[float, float]:
@@ -301,6 +356,22 @@ def local_bound(target: AbstractLinearModel, family: LocationScale, at: Whitened
 
     norm = float(np.linalg.norm(at.gradient)) + at.gradient_error
     return region_bound(log_det_part(at), size, norm, at_radius)
+
+
+def _local_bound_by_the_way(at: WhitenedPass, size: float) -> GapBound | None:
+    """(d) from what the pass at q says of the regions of `RADII`; None where that is not enough."""
+    covariance = log_det_part(at)
+    if at.deficits is None or not math.isfinite(covariance):
+        return None
+    for radius, deficits in zip(RADII, at.deficits, strict=True):
+        for share, deficit in zip(SHARES, deficits, strict=True):
+            lacking = share * at.gram_error + 1.000001 * float(deficit)  # a sum of up to 10^9 numbers, rounded
+            curvature = at.prior + rounded_down(share * at.gram, lacking)
+            smallest = float(np.linalg.eigvalsh(curvature)[0])
+            mean = mean_part(at, curvature, smallest)
+            if smallest > 0 and needed_radius(radius, size, smallest, mean) < radius:
+                return bound_on_region(radius, mean + covariance)
+    return None
 
 
 def mean_part(at: WhitenedPass, curvature: np.ndarray, smallest: float) -> float:

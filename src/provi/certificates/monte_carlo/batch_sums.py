@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from provi.core.compilation import program_jit
 from provi.core.types import Count, Flag, Matrix, RandomKey, Scalar, Vector
 from provi.families.bases import AbstractBase
 from provi.targets.base import AbstractFiniteSum, AbstractTarget
@@ -65,7 +66,7 @@ class BatchMeans(eqx.Module):
     least: PerBatch
 
 
-@eqx.filter_jit
+@program_jit
 def batch_means(
     key: RandomKey,
     target: AbstractTarget,

@@ -5,7 +5,6 @@ exist.
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +15,7 @@ from provi.certificates.monte_carlo.batch_minima import times_rows
 from provi.certificates.monte_carlo.batch_sums import Frame, curvature_excess, pair_gradients, times
 from provi.certificates.monte_carlo.whitened_frame import claimed_convexity, scale_factor
 from provi.core.arguments import check_count, double_precision
+from provi.core.compilation import program_jit
 from provi.core.types import Count, Draws, Matrix, RandomKey, Scalar, Vector
 from provi.families.bases import AbstractBase
 from provi.families.location_scale import LocationScale, Point
@@ -77,7 +77,7 @@ def find_negative_curvature(
     return Counterexample(points[worst], directions[worst] / length, curvature, claimed)
 
 
-@eqx.filter_jit
+@program_jit
 def _least_curvatures(
     key: RandomKey,
     target: AbstractTarget,
@@ -165,7 +165,7 @@ def refuting_segment(
     return Counterexample(ends[0], ends[1] - ends[0], float(curvature), float(frame.claimed))
 
 
-@eqx.filter_jit
+@program_jit
 def _least_convex_pair(
     key: RandomKey,
     target: AbstractTarget,

@@ -54,6 +54,7 @@ from provi.certificates.monte_carlo.batch_sums import (
     times,
 )
 from provi.certificates.monte_carlo.check_values import ROUNDING, log_det_gap_in_ball
+from provi.core.compilation import program_jit
 from provi.core.types import Count, Matrix, RandomKey, Scalar, Vector
 from provi.families.bases import AbstractBase, Normal
 from provi.families.location_scale import LocationScale
@@ -217,7 +218,7 @@ class Sums(eqx.Module):
     excess: Scalar
 
 
-@eqx.filter_jit
+@program_jit
 def _sums(
     key: RandomKey,
     target: AbstractTarget,

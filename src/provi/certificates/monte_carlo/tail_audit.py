@@ -26,7 +26,6 @@ import dataclasses
 import math
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,6 +35,7 @@ from provi.certificates.certificate import Assumption, Counterexample
 from provi.certificates.monte_carlo.batch_sums import displacement
 from provi.certificates.monte_carlo.whitened_frame import scale_factor
 from provi.core.arguments import double_precision
+from provi.core.compilation import program_jit
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget, Constants
 
@@ -165,7 +165,7 @@ def _below_tangent(
     return Counterexample(np.asarray(ends[0], np.float64), np.asarray(direction, np.float64), curvature, 0.0)
 
 
-@eqx.filter_jit
+@program_jit
 def _lines(target: AbstractTarget, loc: Any, factor: Any, bases: Any, places: Any, directions: Any, nodes: Any) -> Any:
     """Unit directions, points on the lines, and phi and its slope along each at the nodes."""
 

@@ -1,0 +1,158 @@
+"""A logistic regression that lives on an accelerator: kernels, passes, the proof and the whole fit beside the floor.
+
+python benchmarks/gpu_glm.py [--rows 8000000] [--columns 256] [--record folder] [--profile]
+
+The floor is the time of reading the table once at the bandwidth of a copy, measured in the same run. Data are made on
+the device and never leave it. Prints a row a measurement; times are the least of several, in milliseconds.
+"""
+
+import argparse
+import cProfile
+import json
+import logging
+import pstats
+import time
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+import provi
+from provi.algorithms.natural.natural_gradient import evaluate
+from provi.certificates.linear.bounds import whitened_pass
+from provi.core import row_kernels
+
+
+def least(function: Any, *args: Any, repeats: int = 5) -> float:
+    """Milliseconds of the quickest of several calls, after one that compiles."""
+    jax.block_until_ready(function(*args))
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        jax.block_until_ready(function(*args))
+        times.append(time.perf_counter() - began)
+    return 1e3 * min(times)
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def table(key: Any, rows: int, columns: int) -> Any:
+    """Standard normal numbers, made in parts: the peak of memory that is measured shall be the fit's."""
+    parts = 64 if rows % 64 == 0 else 1
+    size = rows // parts
+
+    def put(k: Any, found: Any) -> Any:
+        part = jax.random.normal(jax.random.fold_in(key, k), (size, columns), jnp.float32)
+        return jax.lax.dynamic_update_slice(found, part, (k * size, 0))
+
+    return jax.lax.fori_loop(0, parts, put, jnp.zeros((rows, columns), jnp.float32))
+
+
+def fitted(target: Any, tol: float = 0.01) -> tuple[Any, float]:
+    """A fit, and its seconds of wall."""
+    began = time.perf_counter()
+    fit = provi.fit(target, tol=tol, progress=False)
+    jax.block_until_ready(jax.tree.leaves(fit.posterior.point))
+    return fit, time.perf_counter() - began
+
+
+class Programs(logging.Handler):
+    """What JAX says of its compilations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: dict[str, float] = {}
+        jax.config.update("jax_log_compiles", True)
+        for name in ("jax._src.dispatch", "jax._src.interpreters.pxla", "jax._src.compiler"):
+            logging.getLogger(name).addHandler(self)
+            logging.getLogger(name).propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        words = record.getMessage()
+        for kind in ("tracing", "jaxpr to MLIR", "XLA compilation"):
+            if kind in words and " in " in words:
+                self.seconds[kind] = self.seconds.get(kind, 0.0) + float(words.split(" in ")[-1].split()[0])
+                if kind == "XLA compilation" and float(words.split(" in ")[-1].split()[0]) > 0.15:
+                    print("   ", words[:140])
+
+
+def main() -> None:
+    """All measurements, in order."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=8_000_000)
+    parser.add_argument("--columns", type=int, default=256)
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--profile", action="store_true")
+    args = parser.parse_args()
+    rows, columns, device = args.rows, args.columns, jax.devices()[0]
+    found: dict[str, Any] = {"rows": rows, "columns": columns}
+
+    def say(name: str, value: float, unit: str = "ms") -> None:
+        found[name] = value
+        print(f"{name:48s} {value:10.3f} {unit}", flush=True)
+
+    key = jax.random.key(0)
+    design = table(key, rows, columns)
+    truth = jax.random.normal(key, (columns,), jnp.float32) / columns**0.5
+    label = jax.jit(lambda x, z: (jax.random.uniform(key, (rows,)) < jax.nn.sigmoid(x @ z)).astype(jnp.float32))
+    response = jax.block_until_ready(label(design, truth))
+    half = design[: rows // 12]
+    bandwidth = 2 * half.nbytes / least(jax.jit(jnp.negative), half) / 1e6
+    del half
+    say("copy bandwidth", bandwidth, "GB/s")
+    floor = design.nbytes / bandwidth / 1e6
+    say("reading the table once", floor)
+    programs = Programs()
+    began = time.perf_counter()
+    target = provi.targets.LogisticRegression(design, response)
+    say("making the target", 1e3 * (time.perf_counter() - began))
+    fit, seconds = fitted(target)
+    say("first fit", 1e3 * seconds)
+    print("    seconds of", {name: round(value, 2) for name, value in programs.seconds.items()})
+    fit, seconds = fitted(target)
+    fit, seconds = min((fitted(target) for _ in range(3)), key=lambda pair: pair[1])
+    say("fit, second call", 1e3 * seconds)
+    peak = (device.memory_stats() or {}).get("peak_bytes_in_use", 0)
+    say("peak memory over the table's", peak / design.nbytes, "times")
+    print("   ", fit.message, fit.num_steps, fit.gradient_evaluations, fit.elbo)
+    found |= {"message": fit.message, "steps": fit.num_steps, "gap": fit.certificate.gap}
+    if args.profile:
+        profile = cProfile.Profile()
+        profile.runcall(fitted, target)
+        pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
+    family, point = provi.families.Gaussian(columns), fit.posterior.point
+    with jax.enable_x64(True):
+        spread = jnp.asarray(True)
+        root = point.scale.matrix
+        slopes, weights = response - 0.5, jnp.full(rows, 0.25, jnp.float32)
+        if row_kernels.supported(design):
+            say("kernel: projections", least(jax.jit(row_kernels.projections), design, point.loc, root))
+            say("kernel: weighted sums", least(jax.jit(row_kernels.weighted_sums), design, slopes, weights))
+        for exact in (False, True):
+            pass_ = eqx.filter_jit(
+                lambda t, p, exact=exact: evaluate(t, family, p, None, t.prior.whitener(), spread, exact)
+            )
+            name = "natural-gradient pass" + (", exact products" if exact else "")
+            say(name, least(pass_, target, point))
+        proof = least(lambda: whitened_pass(target, family, point).gradient)
+        say("the proof's pass in float64, with host algebra", proof)
+    one = found["natural-gradient pass"]
+    say("fit over one pass", found["fit, second call"] / one, "times")
+    say("pass over the floor", one / floor, "times")
+    if args.record is not None:
+        record = {
+            "date": date.today().isoformat(),
+            "device": device.device_kind,
+            "command": f"python benchmarks/gpu_glm.py --rows {rows} --columns {columns}",
+            "versions": {"jax": jax.__version__, "provi": provi.__version__},
+            "figures": found,
+        }
+        name = f"{record['date']}-{device.device_kind.replace('NVIDIA ', '').lower()}-glm.json"
+        (args.record / name).write_text(json.dumps(record, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

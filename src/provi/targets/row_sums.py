@@ -1,0 +1,78 @@
+"""Sums over the rows of a linear model, a block at a time: the one place where a pass over the data is made.
+
+A pass holds one block and what it adds up to, wherever the rows are. Proofs ask for `dtype=float64`: each block is
+widened when its turn comes, and the data stay as they are.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+_NUMBERS_AT_ONCE, _FEWEST_ROWS = 2**23, 4096
+
+
+class Rows(eqx.Module):
+    """Some rows x_n of a linear model, their responses, and their variance offsets or `None`."""
+
+    design: Any
+    response: Any
+    variance_offset: Any = None
+
+    def total_variance(self, variance: Any) -> Any:
+        """The variance of the linear predictor, with that of its independent noise."""
+        return variance if self.variance_offset is None else variance + self.variance_offset
+
+
+def block_size(target: Any) -> int:
+    """The largest number of rows that a pass holds at once."""
+    return max(_FEWEST_ROWS, _NUMBERS_AT_ONCE // target.dim)
+
+
+def sum_over_rows(
+    target: Any,
+    function: Callable[[Rows, Any], Any],
+    combine: Callable = jnp.add,
+    dtype: Any = None,
+    at_once: bool = False,
+) -> Any:
+    """The sum over the blocks of `function(rows, real)`, a pytree of arrays whose shapes do not depend on the block.
+
+    Rows with `real` false belong to another block and must count for nothing. A model of few rows is one block.
+    `combine` may be another operation under which zero changes nothing, such as the maximum of shares.
+    `dtype`: what the floating numbers of a block are widened to; None leaves them as they are.
+    `at_once`: all rows that are here are one block, for a function that needs little memory itself.
+    """
+    data, terms = target.row_data(), target.num_terms
+    most = block_size(target)
+    if at_once or terms <= most:
+        return function(_widened(target.rows(data), dtype), jnp.ones(terms, bool))
+    num_blocks = -(-terms // most)
+    size = -(-terms // num_blocks)
+
+    def block(k: Any) -> Any:
+        # The last block begins early enough to be full: padding would copy the data.
+        start = jnp.minimum(k * size, terms - size)
+        part = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), start, size), data)
+        return function(_widened(target.rows(part), dtype), start + jnp.arange(size) >= k * size)
+
+    zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(block, jnp.zeros((), int)))
+
+    def add(sums: Any, k: Any) -> Any:
+        return jax.tree.map(combine, sums, block(k)), None
+
+    return jax.lax.scan(add, zero, jnp.arange(num_blocks))[0]
+
+
+def keep(real: Any, moments: Any) -> Any:
+    """The pytree of numbers, one a row, with zeros for the rows that are not real."""
+    return jax.tree.map(lambda x: jnp.where(real, x, 0), moments)
+
+
+def _widened(rows: Any, dtype: Any) -> Any:
+    def widen(leaf: Any) -> Any:
+        return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype != dtype else leaf
+
+    return rows if dtype is None else jax.tree.map(widen, rows)
