@@ -211,6 +211,7 @@ def main(words: list[str] | None = None) -> None:
     rooms = list(trials.TESTS)
     parser.add_argument("--rooms", nargs="+", default=rooms, choices=rooms)
     parser.add_argument("--only", default="", help="modules with this in their names")
+    parser.add_argument("--tests", nargs="+", help="folders of tests that are asked, in place of the rooms' own")
     parser.add_argument("--sample", type=int, help="so many changes in all; without it, as many as there is time for")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1, help="children at a time, each on a core of its own")
@@ -242,7 +243,9 @@ def main(words: list[str] | None = None) -> None:
     todo = todo[: options.sample] if options.sample is not None else todo
     kept = options.out.with_suffix(".map.json")
     recording = began + _RECORDING * options.seconds
-    tests = record(trials.test_files(options.rooms), kept, options.workers, recording, options.file_seconds)
+    tests = record(
+        trials.test_files(options.rooms, options.tests), kept, options.workers, recording, options.file_seconds
+    )
     slowest = 30 + 3 * options.most
     print(f"{len(tests)} tests recorded after {time.monotonic() - began:.0f} s; {len(todo)} changes to try", flush=True)
 

@@ -209,9 +209,9 @@ def _serve(path: Path, content: bytes) -> None:
     loader.get_data, loader.path_stats = data, stats  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_files(rooms: list[str]) -> list[str]:
-    """All files of tests of the rooms' folders, relative to the root."""
-    folders = dict.fromkeys(folder for room in rooms for folder in TESTS[room])
+def test_files(rooms: list[str], folders: list[str] | None = None) -> list[str]:
+    """All files of tests of the rooms' folders, or of these, relative to the root."""
+    folders = folders or list(dict.fromkeys(folder for room in rooms for folder in TESTS[room]))
     found = [path for folder in folders for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))]
     found.sort(key=lambda path: ("mark.slow" not in path.read_text(), -path.stat().st_size))  # the longest first
     return [str(path.relative_to(ROOT)) for path in found]
