@@ -28,6 +28,7 @@ from provi.algorithms.natural.trial import (
     step_share,
 )
 from provi.core.arguments import device_array
+from provi.core.interpreter import instant_jit
 from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point, square_root
@@ -213,17 +214,27 @@ def first_location(target: AbstractLinearModel) -> np.ndarray:
     From the prior mean a Newton step towards a count of 10^6 overflows, and so do all that are 10^12 times shorter.
     """
     mean = np.asarray(target.prior.mean, np.float64)
-    working = target.likelihood.working_response(jnp.asarray(target.response))
-    if working is None:
+    if target.likelihood.working_response(jnp.asarray(target.response[:1])) is None:
         return mean
-    design, response, weight = (np.asarray(x, np.float64) for x in (target.design, *working))
-    weighted = design * weight[:, None]
-    curvature = target.prior.precision_matrix() + weighted.T @ design
+    curvature, slope = (np.asarray(x) for x in _working_sums(target, mean))
     try:
-        found = mean + np.linalg.solve(curvature, weighted.T @ (response - design @ mean))
+        found = mean + np.linalg.solve(target.prior.precision_matrix() + curvature, slope)
     except np.linalg.LinAlgError:  # singular to rounding, of columns whose scales are far apart
         return mean
     return found if np.isfinite(found).all() else mean
+
+
+@instant_jit
+def _working_sums(target: AbstractLinearModel, mean: Any) -> Any:
+    r"""$X'WX$ and $X'W(r - X\mu_0)$ of the working responses r."""
+
+    def sums(rows: Rows, real: Any) -> Any:
+        working: Any = target.likelihood.working_response(rows.response)
+        response, weight = working[0], jnp.where(real, working[1], 0)[:, None]
+        left = jnp.where(real, response - rows.design @ mean, 0)
+        return rows.design.T @ (weight * rows.design), rows.design.T @ (weight[:, 0] * left)
+
+    return sum_over_rows(target, sums, dtype=jnp.float64)
 
 
 def precision_of(point: Point) -> Matrix:
