@@ -214,7 +214,7 @@ def first_location(target: AbstractLinearModel) -> np.ndarray:
     From the prior mean a Newton step towards a count of 10^6 overflows, and so do all that are 10^12 times shorter.
     """
     mean = np.asarray(target.prior.mean, np.float64)
-    if target.likelihood.working_response(jnp.asarray(target.response[:1])) is None:
+    if jax.eval_shape(target.likelihood.working_response, target.response) is None:
         return mean
     curvature, slope = (np.asarray(x) for x in _working_sums(target, mean))
     try:
