@@ -28,6 +28,7 @@ from provi.algorithms.natural.trial import (
     step_share,
 )
 from provi.core.arguments import device_array
+from provi.core.interpreter import instant_jit
 from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point, square_root
@@ -176,6 +177,8 @@ def evaluate(
             from provi.core.row_kernels import projections, weighted_sums  # for a GPU only
 
             projected, summed = projections, weighted_sums
+        elif rows.by_columns:
+            projected = _projections_by_columns
         centre, own = projected(rows.design, point.loc, root)
         variance = rows.total_variance(jnp.where(spread, own, _POINT_VARIANCE))
         if rule is None:
@@ -199,6 +202,12 @@ def _projections(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
     """x_n'm and |C'x_n|^2 of every row."""
     product = jnp.dot(design, root, precision=jax.lax.Precision.HIGHEST)
     return jnp.dot(design, loc, precision=jax.lax.Precision.HIGHEST), jnp.sum(product**2, axis=1)
+
+
+def _projections_by_columns(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
+    """The same of a transposed table of columns: half the time of the product from the other side."""
+    product = jnp.dot(root.T, design.T, precision=jax.lax.Precision.HIGHEST)
+    return jnp.dot(design, loc, precision=jax.lax.Precision.HIGHEST), jnp.sum(product**2, axis=0)
 
 
 def _weighted_sums(design: Any, slopes: Any, weights: Any) -> tuple[Any, Any]:
@@ -225,14 +234,29 @@ def first_location(target: AbstractLinearModel) -> np.ndarray:
     working = target.likelihood.working_response(jnp.asarray(target.response))
     if working is None:
         return mean
-    design, response, weight = (np.asarray(x, np.float64) for x in (target.design, *working))
-    weighted = design * weight[:, None]
-    curvature = target.prior.precision_matrix() + weighted.T @ design
+    if target.stream is not None:
+        added, slope = (np.asarray(x) for x in _working_sums(target, mean))
+    else:
+        design, response, weight = (np.asarray(x, np.float64) for x in (target.design, *working))
+        weighted = design * weight[:, None]
+        added, slope = weighted.T @ design, weighted.T @ (response - design @ mean)
     try:
-        found = mean + np.linalg.solve(curvature, weighted.T @ (response - design @ mean))
+        found = mean + np.linalg.solve(target.prior.precision_matrix() + added, slope)
     except np.linalg.LinAlgError:  # singular to rounding, of columns whose scales are far apart
         return mean
     return found if np.isfinite(found).all() else mean
+
+
+@instant_jit
+def _working_sums(target: AbstractLinearModel, mean: Any) -> Any:
+    """X'WX and X'W(r - Xm) of the working responses r, in one pass over a stream."""
+
+    def sums(rows: Rows, real: Any) -> Any:
+        response, weight = keep(real, target.likelihood.working_response(rows.response))
+        weighted = rows.design * weight[:, None]
+        return weighted.T @ rows.design, weighted.T @ (response - rows.design @ mean)
+
+    return sum_over_rows(target, sums, dtype=jnp.float64)
 
 
 def precision_of(point: Point) -> Matrix:
