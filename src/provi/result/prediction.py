@@ -333,7 +333,11 @@ def new_offset(target: Any, count: int, offset: Any, exposure: Any) -> np.ndarra
 def _columns_of(target: Any) -> tuple[Sequence[str] | None, int, bool]:
     """Names and number of the columns of X, without the intercept where ProVI put it in front; whether it did."""
     names, width = target.names, target.design.shape[1]
-    added = names is not None and names[0] == "intercept" and _begins_with_ones(target.design)
+    stream = getattr(target, "stream", None)
+    if stream is not None:
+        added = stream.intercept
+    else:
+        added = names is not None and names[0] == "intercept" and _begins_with_ones(target.design)
     if names is None:
         return None, width, False
     own = names[1:] if added else names

@@ -177,6 +177,8 @@ def evaluate(
             from provi.core.row_kernels import projections, weighted_sums  # for a GPU only
 
             projected, summed = projections, weighted_sums
+        elif rows.by_columns:
+            projected = _projections_by_columns
         centre, own = projected(rows.design, point.loc, root)
         variance = rows.total_variance(jnp.where(spread, own, _POINT_VARIANCE))
         if rule is None:
@@ -200,6 +202,12 @@ def _projections(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
     """x_n'm and |C'x_n|^2 of every row."""
     product = jnp.dot(design, root, precision=jax.lax.Precision.HIGHEST)
     return jnp.dot(design, loc, precision=jax.lax.Precision.HIGHEST), jnp.sum(product**2, axis=1)
+
+
+def _projections_by_columns(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
+    """The same of a transposed table of columns: half the time of the product from the other side."""
+    product = jnp.dot(root.T, design.T, precision=jax.lax.Precision.HIGHEST)
+    return jnp.dot(design, loc, precision=jax.lax.Precision.HIGHEST), jnp.sum(product**2, axis=0)
 
 
 def _weighted_sums(design: Any, slopes: Any, weights: Any) -> tuple[Any, Any]:
