@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -52,7 +52,7 @@ class AbstractRegression(AbstractLinearModel):
         memory: int = DEFAULT_MEMORY,
         prefetch: bool = True,
         **model: Any,
-    ) -> Self:
+    ) -> "AbstractRegression":
         """The model of a table in Parquet or Arrow files that may be larger than memory.
 
         The files are read once here, to count and check the rows and to learn levels, means and scales, and again in
@@ -90,7 +90,7 @@ class AbstractRegression(AbstractLinearModel):
         memory: int = DEFAULT_MEMORY,
         prefetch: bool = True,
         **model: Any,
-    ) -> Self:
+    ) -> "AbstractRegression":
         """The model of arrays that are mapped from disk, or of blocks that a function yields.
 
         **Arguments:**
