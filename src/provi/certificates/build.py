@@ -28,6 +28,8 @@ class Evidence:
     num_gradients: int
     tails: Assumption | None = None
     notes: tuple[str, ...] = ()
+    obstacle: str | None = None
+    """Why the distance to the posterior was left out; None where only the target can be the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,7 @@ def build_certificate(
         confidence=level,
         bounds=bounds,
         distance=distance,
-        obstacle=_obstacle(constants, family, found),
+        obstacle=evidence.obstacle or _obstacle(constants, family, found),
         counterexample=found,
         notes=(*evidence.notes, *_notes(constants, family, status, bounds, distance, found)),
         names=target.parameter_names,

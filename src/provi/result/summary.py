@@ -248,6 +248,8 @@ def content_note(posterior: "Posterior", probability: float) -> tuple[str, ...]:
 
 
 def _size(posterior: "Posterior") -> int:
+    if getattr(posterior.target, "stream", None) is not None:  # every draw reads all rows
+        return int(np.prod(posterior.target.stream.shape))
     return sum(np.size(leaf) for leaf in jax.tree.leaves(posterior.target))
 
 
