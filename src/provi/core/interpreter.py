@@ -3,8 +3,9 @@
 XLA takes 0.2 to 1 s for a program that a small fit runs ten times in 20 ms. So what is small is traced as ever, which
 takes milliseconds, and its equations are carried out by NumPy (`host_program`): one implementation, two engines,
 equal to rounding. The choice is by the program's estimated work, which depends on shapes alone: the same call has the
-same bits on every run. Large programs, and all on other devices than the CPU, are compiled; `weighed_jit` compiles
-with as much optimisation as a program's work pays for.
+same bits on every run. Large programs are compiled; beside an accelerator, which takes longer to compile for and
+carries out faster, a program counts as large much sooner. `weighed_jit` compiles with as much optimisation as a
+program's work pays for.
 """
 
 import functools
@@ -24,10 +25,10 @@ from provi.core.compilation import less_work, program_jit, quick_jit
 from provi.core.host_primitives import PRIMITIVES, SLOW, VIEWS
 from provi.core.host_program import Program, closed_program, host_array, interpreted
 
-SMALL_WORK = 1.5e8
+SMALL_WORK, SMALL_BESIDE_ACCELERATOR = 1.5e8, 2e7
 """Nanoseconds, estimated, up to which a call is interpreted."""
 
-_MOST_NUMBERS = 2**22
+_MOST_NUMBERS, _MOST_TO_FETCH = 2**22, 2**18
 _OVERHEAD, _COMPILED_OVERHEAD, _TRIPS = 2e3, 20.0, 20
 _LARGEST_FOR_ONE = 500
 """The order of matrices up to which one thread is enough."""
@@ -57,7 +58,8 @@ def instant_jit(
 
     def engine(traced: Any, results: Any) -> Any:
         closed = traced.jaxpr
-        if closed.effects or work(closed.jaxpr, trips) > SMALL_WORK:
+        small = SMALL_WORK if jax.default_backend() == "cpu" else SMALL_BESIDE_ACCELERATOR
+        if closed.effects or work(closed.jaxpr, trips) > small:
             return None
         return _Interpreted(interpreted(closed), [_is_key(atom) for atom in closed.jaxpr.outvars], *results, on_host)
 
@@ -83,7 +85,14 @@ def weighed_jit(function: Callable, *, trips: int = _TRIPS, calls: int = 1) -> C
             return None
         return _Compiled(traced.lower().compile(compiler_options=less_work(int(expected > _LITTLE))), *results)
 
-    return _by_engine(function, program_jit, engine)
+    compiled, weighed = program_jit(function), _by_engine(function, program_jit, engine)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # Beside an accelerator what the user's function has captured lies there.
+        return (weighed if _on_first_processor((args, kwargs)) else compiled)(*args, **kwargs)
+
+    return call
 
 
 def _by_engine(function: Callable, compiler: Callable, engine: Callable) -> Callable[..., Any]:
@@ -206,20 +215,25 @@ def _blas_switches() -> Any:
 
 
 def _on_host(arrays: Sequence[Any]) -> bool:
-    """Whether all arrays are numbers in the memory of this machine, few enough, and nothing is being traced."""
-    if sum(math.prod(x.shape) for x in arrays) > _MOST_NUMBERS or jax.default_backend() != "cpu":
+    """Whether all arrays are numbers on one device, few enough, and nothing is being traced."""
+    most = _MOST_NUMBERS if jax.default_backend() == "cpu" else _MOST_TO_FETCH
+    if sum(math.prod(x.shape) for x in arrays) > most:
         return False
     for x in arrays:
         if isinstance(x, Tracer):
             return False
-        if isinstance(x, jax.Array) and x.sharding.device_set != _first_device():
+        if isinstance(x, jax.Array) and len(x.sharding.device_set) > 1:
             return False
     return True
 
 
-@functools.cache
-def _first_device() -> set[Any]:
-    return {jax.local_devices(backend="cpu")[0]}
+def _on_first_processor(values: Any) -> bool:
+    """Whether all arrays lie where a program that is compiled ahead of its call expects them."""
+    if jax.default_backend() != "cpu":
+        return False
+    first = {jax.local_devices()[0]}
+    arrays = (x for x in jax.tree.leaves(values) if isinstance(x, jax.Array) and not isinstance(x, Tracer))
+    return all(x.sharding.device_set == first for x in arrays)
 
 
 def _traced(

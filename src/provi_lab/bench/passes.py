@@ -1,4 +1,4 @@
-"""`provi bench passes`: certified fits of logistic regressions beside a natural gradient in plain NumPy, as they grow."""
+"""`provi bench passes`: certified logistic regressions beside a natural gradient in plain NumPy, as they grow."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ def table(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def hand_written(design: np.ndarray, response: np.ndarray, passes: int) -> tuple[np.ndarray, np.ndarray]:
-    r"""Mean and covariance after `passes` natural-gradient steps of size one, from the curvature at zero; prior N(0, I).
+    r"""Mean and covariance after `passes` natural-gradient steps, from the curvature at zero; prior N(0, I).
 
     $\Lambda \leftarrow I + X'\mathrm{diag}(E\sigma'(\eta_i))X$, $m \leftarrow m - \Lambda^{-1}(X'(E\sigma(\eta)-y)+m)$,
     $\eta_i \sim N(x_i'm, |C'x_i|^2)$, with $E\sigma' = E[\sigma(\eta)u]/s$ from the same nodes.
