@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+from jax.sharding import Mesh
 
 from provi.algorithms.natural.natural_gradient import NaturalGradient, fast_products, first_location, precision_of
 from provi.certificates.bounds import GapBound
@@ -13,6 +14,7 @@ from provi.certificates.comparison import linear_difference_bound
 from provi.certificates.distance.bound import Deferred
 from provi.certificates.distance.posterior import linear_posterior_bound
 from provi.certificates.linear.bounds import linear_model_bounds, refuted_link
+from provi.core.devices import divided
 from provi.core.limits import Clock
 from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
@@ -68,6 +70,10 @@ class Linear(AbstractStructure):
     def model(self) -> AbstractLinearModel:
         """The linear model that the target is, or was recognised to be."""
         return self.target.linear_model()
+
+    def on(self, mesh: Mesh) -> "Linear":
+        """With the rows of the linear model divided."""
+        return dataclasses.replace(self, target=divided(self.model, mesh, padded=True))
 
     def run(self, start: Point | None, request: Request) -> Answer:
         """From the curvature at `first_location`, or from `start`; one step is one pass over the data.

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from provi.core.arguments import check_count, device_array, double_precision
 from provi.core.compilation import program_jit
+from provi.core.devices import counted, local, undivided
 from provi.core.interpreter import instant_jit
 from provi.core.randomness import folded, key_of, split_keys
 from provi.core.types import Draws, Indices, RandomKey, Scalar, Vector
@@ -123,7 +124,7 @@ class AbstractLinearModel(AbstractRowModel):
     @property
     def num_terms(self) -> int:
         """The number of rows."""
-        return self.design.shape[0]
+        return counted(self.division, self.design.shape[0])
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -203,7 +204,8 @@ class AbstractLinearModel(AbstractRowModel):
         count = self.num_terms // stride
         places = stride * np.arange(count) + np.random.default_rng(seed).integers(stride, size=count)
         design, response = (_chosen(x, device_array(places)) for x in data[:2])
-        return eqx.tree_at(lambda model: (model.design, model.response), self, (design, response))
+        sample = eqx.tree_at(lambda model: (model.design, model.response), self, (design, response))
+        return sample if self.division is None else local(undivided(sample)[0])  # small enough for one device
 
     def curvature_lower_bound(self) -> np.ndarray:
         """Without a pass over the data where the terms promise no curvature."""

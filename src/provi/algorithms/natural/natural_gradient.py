@@ -28,6 +28,7 @@ from provi.algorithms.natural.trial import (
     step_share,
 )
 from provi.core.arguments import device_array
+from provi.core.devices import on_host
 from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point, square_root
@@ -225,7 +226,7 @@ def first_location(target: AbstractLinearModel) -> np.ndarray:
     working = target.likelihood.working_response(jnp.asarray(target.response))
     if working is None:
         return mean
-    design, response, weight = (np.asarray(x, np.float64) for x in (target.design, *working))
+    design, response, weight = (on_host(x, target.num_terms).astype(np.float64) for x in (target.design, *working))
     weighted = design * weight[:, None]
     curvature = target.prior.precision_matrix() + weighted.T @ design
     try:
