@@ -20,6 +20,7 @@ from provi.families.location_scale import Gaussian, square_root
 from provi.fit import choose
 from provi.result.fit import Fit
 from provi.result.posterior import Posterior
+from provi.runtime.distributed import losses_named
 from provi.runtime.run import Budget, as_budget
 from provi.structures.base import AbstractStructure, Request, certificate_seed
 from provi.targets.base import AbstractTarget, in_double
@@ -30,6 +31,7 @@ _LARGEST_MOVE = 1e-3
 
 
 @double_precision
+@losses_named()
 def certify(
     target: AbstractTarget,
     q: Any,

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, check_planned
@@ -19,6 +20,7 @@ from provi.core.limits import NO_LIMIT, Clock
 from provi.core.randomness import folded, key_of
 from provi.families.base import AbstractFamily
 from provi.result.fit import Estimate, Fit, describe_call
+from provi.runtime.distributed import losses_named
 from provi.runtime.loop import estimate_elbo
 from provi.runtime.record import Outcome
 from provi.runtime.run import CHECKPOINT_SECONDS, RECORD_DRAWS, Budget, Run, as_budget, check_checkpoint, run
@@ -42,6 +44,7 @@ _CERTIFICATE_GRADIENTS = (10_000, 200_000)  # after a run that the user planned:
 
 
 @double_precision
+@losses_named()
 def fit(
     target: AbstractTarget,
     family: AbstractFamily | None = None,
@@ -88,6 +91,8 @@ def fit(
     seed, tol = check_count("seed", seed, minimum=0), check_positive("tol", tol)
     check_confidence(confidence)
     limits = as_budget(budget)
+    if limits.seconds is not None and jax.process_count() > 1:
+        raise ValueError("budget.seconds is not for several processes, whose clocks differ: give steps or gradients.")
     structure = choose(target, family)
     check_checkpoint(checkpoint, checkpoint_seconds, resume)
     options: dict[str, Any] = {"progress": progress, "checkpoint": checkpoint, "resume": resume}

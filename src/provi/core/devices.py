@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -116,7 +117,9 @@ def divided(target: Any, mesh: Mesh, *, padded: bool = False, rows: bool = True)
     if padded and terms is not None:
         row_leaves = {id(leaf) for leaf in jax.tree.leaves(target.row_data())}
         division = Division(mesh, terms)
-        return _with(jax.tree.map(lambda x: _placed(x, division, length, id(x) in row_leaves), target), division)
+        return with_division(
+            jax.tree.map(lambda x: _placed(x, division, length, id(x) in row_leaves), target), division
+        )
 
     def is_table(x: Any) -> bool:
         if not isinstance(x, jax.Array | np.ndarray) or x.ndim == 0 or x.shape[0] % size:
@@ -125,7 +128,7 @@ def divided(target: Any, mesh: Mesh, *, padded: bool = False, rows: bool = True)
 
     rows = rows and any(is_table(leaf) for leaf in jax.tree.leaves(target))
     division = Division(mesh, draws=not rows)
-    return _with(jax.tree.map(lambda x: _placed(x, division, None, rows and is_table(x)), target), division)
+    return with_division(jax.tree.map(lambda x: _placed(x, division, None, rows and is_table(x)), target), division)
 
 
 def divided_tables(tree: Any, division: Division, length: int) -> Any:
@@ -144,10 +147,9 @@ def counted(division: Division | None, length: int) -> int:
     return length if division is None or division.terms is None else division.terms
 
 
-def _with(target: Any, division: Division) -> Any:
+def with_division(target: Any, division: Division) -> Any:
     """A copy of the target that says how it is divided."""
-    leaves, structure = jax.tree.flatten(target)
-    copy = jax.tree.unflatten(structure, leaves)
+    copy = jax.tree.unflatten(*reversed(jax.tree.flatten(target)))
     object.__setattr__(copy, "division", division)
     return copy
 
@@ -167,7 +169,12 @@ def _placed(x: Any, division: Division, length: int | None, row: bool) -> Any:
         return x
     if not row:
         return x if isinstance(x, np.ndarray) or not x.committed else jax.device_put(on_host(x))
-    return _put(_filled(x, length), division.place() if length is not None and x.ndim == 1 else division.place(ROWS))
+    return _put(filled(x, length), division.place() if length is not None and x.ndim == 1 else division.place(ROWS))
+
+
+def placed_everywhere(x: Any, division: Division) -> Any:
+    """An array whole on every device."""
+    return _put(x, division.place())
 
 
 def _put(x: Any, place: NamedSharding) -> Any:
@@ -175,10 +182,13 @@ def _put(x: Any, place: NamedSharding) -> Any:
         return x
     if isinstance(x, jax.Array) and not x.is_fully_addressable:
         return jax.jit(lambda y: y, out_shardings=place)(x)
+    if not place.is_fully_addressable:  # each process puts its own part of what all of them have
+        held = np.asarray(x)
+        return jax.make_array_from_callback(held.shape, place, lambda part: held[part])
     return jax.device_put(x, place)
 
 
-def _filled(x: Any, length: int | None) -> Any:
+def filled(x: Any, length: int | None) -> Any:
     """Rows of zeros after a table, copies of the last entry after a column: its numbers may index others."""
     more = 0 if length is None else length - x.shape[0]
     if more <= 0:
@@ -212,7 +222,7 @@ def over_draws(division: Division | None, function: Callable, *draws: Any) -> An
 
 def divided_columns(division: Division | None, table: Any) -> Any:
     """Arrays (n, d, ...) divided along their second axis, those where it does not divide evenly whole; traced."""
-    if division is None:
+    if division is None or jax.process_count() > 1:
         return table
 
     def place(x: Any) -> Any:
@@ -237,11 +247,18 @@ def local(tree: Any) -> Any:
 
 def undivided(tree: Any) -> tuple[Any, int | None]:
     """The tree without word of a division, for its structure, and the number of rows that are data (None: all)."""
-    division, inner = getattr(tree, "division", None), getattr(tree, "target", None)
-    if division is None:
+    if not isinstance(tree, eqx.Module):
         return tree, None
-    copy = _with(tree, division)
-    object.__delattr__(copy, "division")
-    if getattr(inner, "division", None) is not None:
-        object.__setattr__(copy, "target", undivided(inner)[0])
-    return copy, division.terms
+    division, terms, changed = vars(tree).get("division"), None, {}
+    for name, value in vars(tree).items():
+        plain, found = undivided(value)
+        if plain is not value:
+            changed[name], terms = plain, found
+    if division is None and not changed:
+        return tree, None
+    copy = jax.tree.unflatten(*reversed(jax.tree.flatten(tree)))
+    for name, value in changed.items():
+        object.__setattr__(copy, name, value)
+    if division is not None:
+        object.__delattr__(copy, "division")
+    return copy, terms if division is None else division.terms

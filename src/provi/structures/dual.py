@@ -5,6 +5,7 @@ import math
 from functools import partial
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
@@ -53,6 +54,8 @@ class Dual(AbstractStructure):
 
     def on(self, mesh: Mesh) -> "Dual":
         """With the rows of the kernel matrix divided, where there is an equal number for each device."""
+        if jax.process_count() > 1:  # a kernel matrix is looked at as a whole: each process has its own
+            return self
         target, length = divided(self.target, mesh), self.family.num_sites
         return dataclasses.replace(self, target=target, family=divided_tables(self.family, target.division, length))
 

@@ -36,7 +36,7 @@ from provi.certificates.distance.bound import Deferred
 from provi.certificates.distance.nested import ON_NODES, nested_bound, provable
 from provi.core.arguments import available_bytes
 from provi.core.compilation import program_jit
-from provi.core.devices import divided, over_draws
+from provi.core.devices import divided, on_host, over_draws
 from provi.families.base import AbstractFamily
 from provi.families.nested import NestedGaussian, NestedPoint, joined
 from provi.result.nested import NestedPosterior
@@ -400,7 +400,7 @@ _LATENT_TOTAL = 200
 
 def _first(tree: Any, count: int) -> Any:
     """The first entries of every array, on the host."""
-    return jax.tree.map(lambda x: np.asarray(x)[:count], tree)
+    return jax.tree.map(lambda x: on_host(x, count), tree)
 
 
 def _padded(array: Any, length: int) -> Any:

@@ -198,7 +198,7 @@ def inverse_hessians(problem: RowProblem, places: np.ndarray) -> np.ndarray:
     """The inverse of the Hessian of f at each row of `places`: (rows, d, d)."""
     rows = problem.root if problem.design is None else on_host(problem.design) @ problem.root
     double: Any = in_floating_type(problem, np.float64)
-    weights = np.asarray(_weights(double, places))
+    weights = on_host(_weights(double, places))
     prior = np.asarray(problem.prior_curvature)
     return np.stack([np.linalg.inv(prior + rows.T @ (np.maximum(w, 0)[:, None] * rows)) for w in weights])
 
