@@ -35,7 +35,7 @@ from provi.families.location_scale import LocationScale, Point, square_root
 from provi.families.marginals import marginal_quadrature
 from provi.families.scales import Diagonal, Symmetric, Triangular
 from provi.targets.likelihoods.moments import quadrature_moments
-from provi.targets.linear_model import AbstractLinearModel
+from provi.targets.linear_model import AbstractLinearModel, fast_products
 from provi.targets.row_sums import Rows, keep, sum_over_rows
 
 _GROWTH, _LARGEST_STEP, _POINT_VARIANCE = 4.0, 1e8, 1e-6
@@ -206,15 +206,6 @@ def _weighted_sums(design: Any, slopes: Any, weights: Any) -> tuple[Any, Any]:
     """The sums of `slopes` x_n and of `weights` x_n x_n'."""
     weighted = weights[:, None] * design
     return tuple(jnp.dot(design.T, x, precision=jax.lax.Precision.HIGHEST) for x in (slopes, weighted))
-
-
-def fast_products(target: AbstractLinearModel) -> bool:
-    """Whether steps may take the kernels of `core.row_kernels`: a large table in float32 on a GPU."""
-    if jax.default_backend() != "gpu" or not isinstance(target.design, jax.Array):
-        return False
-    from provi.core.row_kernels import supported  # as in `evaluate`
-
-    return supported(target.design)
 
 
 def first_location(target: AbstractLinearModel) -> np.ndarray:
