@@ -25,6 +25,7 @@ from provi.data.encoding import (
 )
 from provi.data.kinds import check_quantity, is_date, percent_numbers
 from provi.data.tables import Column, Columns, as_number, is_missing, is_numeric, read_table
+from provi.runtime.distributed import this_share
 
 _LISTED, _LARGEST_TABLE = 12, 40
 
@@ -131,7 +132,7 @@ class TableData:
 
 def read_data(source: str, options: TableOptions) -> TableData:
     """Read the table, choose its columns and rows, encode them. Errors name the column and what to do."""
-    table = read_table(Path(source), decimal_comma=options.decimal_comma)
+    table = read_table(Path(source), decimal_comma=options.decimal_comma, share=this_share())
     if options.target is None or options.model is None:
         absent = "--target COLUMN" if options.target is None else "--model"
         models = ", ".join(model.value for model in Model)

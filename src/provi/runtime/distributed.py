@@ -21,13 +21,11 @@ import numpy as np
 
 from provi.core.arguments import check_count, double_precision
 from provi.core.devices import ROWS, Division, filled, placed_everywhere, with_division
+from provi.data.tables import Share
 from provi.runtime.checkpoint import fingerprint, previous_of
 
 PORT = 29500
 """Of the first host, unless told otherwise: as torchrun's."""
-
-LOST = 75
-"""Exit code of a process that ended because another one did: try again (EX_TEMPFAIL)."""
 
 _CONNECT_SECONDS, _HEARTBEAT_SECONDS, _LAST_SECONDS = 120, 30, 10
 _LAUNCHERS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
@@ -65,10 +63,8 @@ def start(hosts: str | Sequence[str] | None = None, rank: int | None = None, *, 
     try:
         jax.distributed.initialize(**where, **limits)
     except RuntimeError as error:
-        if "before" in str(error) or "only be called once" in str(error):
-            raise RuntimeError(
-                "start() comes first: JAX has computed something already, or was started for several processes."
-            ) from None
+        if "must be called before" in str(error) or "called once" in str(error):
+            raise RuntimeError("start() comes first, and once: JAX has been at work in this process already.") from None
         raise ProcessLostError(f"The processes did not find each other at {where}: {error}") from None
 
 
@@ -97,6 +93,11 @@ def _processes(hosts: Any, rank: Any, port: int) -> dict[str, Any]:
     address = address if ":" in address else f"{address}:{port}"
     method = {"cluster_detection_method": "deactivate"}
     return {"coordinator_address": address, "num_processes": count, "process_id": own, **method}
+
+
+def started() -> bool:
+    """Whether this process is one of several."""
+    return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def is_first() -> bool:
@@ -189,11 +190,19 @@ def _all_rows(column: Any) -> np.ndarray:
     return np.concatenate(_parts(np.asarray(column))) if jax.process_count() > 1 else np.asarray(column)
 
 
-def gathered_column(column: np.ndarray) -> np.ndarray:
-    """A column of numbers, or of texts with None, of all processes, one after the other."""
+@double_precision
+def gathered(column: np.ndarray) -> list[np.ndarray]:
+    """A column of numbers, or of texts with None, of every process."""
+    if jax.process_count() == 1:
+        return [column]
     if column.dtype.kind == "f":
-        return _all_rows(column)
-    return np.array([text for part in exchanged(column.tolist()) for text in part], object)
+        return _parts(column)
+    return [np.array(part, object) for part in exchanged(column.tolist())]
+
+
+def this_share() -> Share:
+    """This process as one of those that read a table together."""
+    return Share(jax.process_index(), jax.process_count(), exchanged, gathered)
 
 
 @contextlib.contextmanager
