@@ -87,6 +87,8 @@ def chosen_mesh(mesh: Any, target: Any) -> Mesh | None:
         raise TypeError(f"mesh must be a jax.sharding.Mesh, a number of devices, or 'auto', not {mesh!r}.")
     if len(devices) < 2:
         return None
+    if getattr(target, "stream", None) is not None:
+        raise ValueError("mesh is for data in memory: a target whose rows are read as they are needed has one device.")
     terms = getattr(target, "num_terms", None)
     if terms is not None and terms < len(devices):
         raise ValueError(f"mesh has {len(devices)} devices, and the data {terms} rows: take at most {terms} devices.")
@@ -94,6 +96,8 @@ def chosen_mesh(mesh: Any, target: Any) -> Mesh | None:
 
 
 def _automatic(target: Any) -> list[Any]:
+    if getattr(target, "stream", None) is not None:
+        return []
     leaves = [leaf for leaf in jax.tree.leaves(target) if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)]
     widest = max(leaves, key=lambda leaf: len(leaf.sharding.device_set), default=None)
     if widest is not None and len(widest.sharding.device_set) > 1:

@@ -90,7 +90,7 @@ def parts_of(target: Any, family: Any) -> int:
     parts = max((leaf.size // leaf.addressable_shards[0].data.size for leaf in leaves if leaf.size), default=1)
     if parts == 1 and target.division is not None and target.division.draws:
         sines = jax.jit(lambda z: over_draws(target.division, jnp.sin, z).sum())
-        program = sines.lower(jnp.zeros((2 * DEVICES, 3))).compile().as_text()
+        program = sines.lower(jnp.zeros((2 * DEVICES, 3))).compile().as_text() or ""
         parts = DEVICES if "[2,3]" in program and "all-gather" in program else 1
     return parts
 
@@ -107,7 +107,9 @@ def compared(case: Case) -> tuple[dict[str, float], int, float]:
     began, target = time.process_time(), case.target()
     one, many = (provi.fit(target, mesh=mesh, progress=False, **case.options) for mesh in (1, DEVICES))
     with jax.enable_x64(True):
-        structure = choose(target, case.options.get("family")).on(chosen_mesh(DEVICES, target))
+        mesh = chosen_mesh(DEVICES, target)
+        assert mesh is not None
+        structure = choose(target, case.options.get("family")).on(mesh)
         parts = parts_of(getattr(structure.family, "target", structure.target), structure.family)
     means, covariances = ([np.asarray(getattr(f.posterior, x)) for f in (one, many)] for x in ("mean", "covariance"))
     spread = np.sqrt(np.diagonal(covariances[0]))

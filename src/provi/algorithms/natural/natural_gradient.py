@@ -28,7 +28,7 @@ from provi.algorithms.natural.trial import (
     step_share,
 )
 from provi.core.arguments import device_array
-from provi.core.devices import on_host
+from provi.core.interpreter import instant_jit
 from provi.core.types import Count, Flag, Matrix, Scalar, Vector
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point, square_root
@@ -177,6 +177,8 @@ def evaluate(
             from provi.core.row_kernels import projections, weighted_sums  # for a GPU only
 
             projected, summed = projections, weighted_sums
+        elif rows.by_columns:
+            projected = _projections_by_columns
         centre, own = projected(rows.design, point.loc, root)
         variance = rows.total_variance(jnp.where(spread, own, _POINT_VARIANCE))
         if rule is None:
@@ -202,6 +204,12 @@ def _projections(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
     return jnp.dot(design, loc, precision=jax.lax.Precision.HIGHEST), jnp.sum(product**2, axis=1)
 
 
+def _projections_by_columns(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
+    """The same of a transposed table of columns: half the time of the product from the other side."""
+    product = jnp.dot(root.T, design.T, precision=jax.lax.Precision.HIGHEST)
+    return jnp.dot(design, loc, precision=jax.lax.Precision.HIGHEST), jnp.sum(product**2, axis=0)
+
+
 def _weighted_sums(design: Any, slopes: Any, weights: Any) -> tuple[Any, Any]:
     """The sums of `slopes` x_n and of `weights` x_n x_n'."""
     weighted = weights[:, None] * design
@@ -214,17 +222,27 @@ def first_location(target: AbstractLinearModel) -> np.ndarray:
     From the prior mean a Newton step towards a count of 10^6 overflows, and so do all that are 10^12 times shorter.
     """
     mean = np.asarray(target.prior.mean, np.float64)
-    working = target.likelihood.working_response(jnp.asarray(target.response))
-    if working is None:
+    if jax.eval_shape(target.likelihood.working_response, target.response) is None:
         return mean
-    design, response, weight = (on_host(x, target.num_terms).astype(np.float64) for x in (target.design, *working))
-    weighted = design * weight[:, None]
-    curvature = target.prior.precision_matrix() + weighted.T @ design
+    curvature, slope = (np.asarray(x) for x in _working_sums(target, mean))
     try:
-        found = mean + np.linalg.solve(curvature, weighted.T @ (response - design @ mean))
+        found = mean + np.linalg.solve(target.prior.precision_matrix() + curvature, slope)
     except np.linalg.LinAlgError:  # singular to rounding, of columns whose scales are far apart
         return mean
     return found if np.isfinite(found).all() else mean
+
+
+@instant_jit
+def _working_sums(target: AbstractLinearModel, mean: Any) -> Any:
+    r"""$X'WX$ and $X'W(r - X\mu_0)$ of the working responses r."""
+
+    def sums(rows: Rows, real: Any) -> Any:
+        working: Any = target.likelihood.working_response(rows.response)
+        response, weight = working[0], jnp.where(real, working[1], 0)[:, None]
+        left = jnp.where(real, response - rows.design @ mean, 0)
+        return rows.design.T @ (weight * rows.design), rows.design.T @ (weight[:, 0] * left)
+
+    return sum_over_rows(target, sums, dtype=jnp.float64)
 
 
 def precision_of(point: Point) -> Matrix:
