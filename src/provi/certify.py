@@ -14,11 +14,13 @@ from provi.certificates.bounds import STATUSES, GapBound, at_most
 from provi.certificates.build import Evidence, build_certificate
 from provi.certificates.certificate import Certificate, at_confidence
 from provi.core.arguments import check_confidence, check_count, double_precision
+from provi.core.devices import chosen_mesh
 from provi.core.limits import NO_LIMIT, Clock
 from provi.families.location_scale import Gaussian, square_root
 from provi.fit import choose
 from provi.result.fit import Fit
 from provi.result.posterior import Posterior
+from provi.runtime.distributed import losses_named
 from provi.runtime.run import Budget, as_budget
 from provi.structures.base import AbstractStructure, Request, certificate_seed
 from provi.targets.base import AbstractTarget, in_double
@@ -31,6 +33,7 @@ _LARGEST_MOVE = 1e-3
 
 @naming_failures
 @double_precision
+@losses_named()
 def certify(
     target: AbstractTarget,
     q: Any,
@@ -39,6 +42,7 @@ def certify(
     seed: int = 0,
     budget: Budget | int | None = None,
     compare: bool = True,
+    mesh: Any = None,
 ) -> Certificate:
     """How far is q from the best member of its family, and from the posterior?
 
@@ -56,6 +60,7 @@ def certify(
     - `budget`: gradient evaluations, or a `provi.Budget`.
     - `compare`: also find a better member first, at the cost of a fit, and bound the gap through it:
       bound (g), sharp however far q is. Without it, only bounds from the gradient at q.
+    - `mesh`: devices, as for `provi.fit`.
 
     **Returns:** a `Certificate`.
     """
@@ -68,7 +73,9 @@ def certify(
     if sampler is not None:
         return _certify_any(target, q, sampler, confidence, seed)
     structure, point, moved = _member(target, q)
-    target = structure.target
+    devices = chosen_mesh(mesh, structure.target)
+    structure = structure if devices is None else structure.on(devices)
+    given, target = target, structure.target
     limits = as_budget(budget)
     clock = NO_LIMIT if limits.seconds is None else structure.measured(Clock(began + limits.seconds))
     # Two statements share the error probability when there are two.
@@ -95,7 +102,7 @@ def certify(
     return dataclasses.replace(
         at_confidence(direct, confidence),
         notes=(*direct.notes, *notes),
-        recompute=lambda other: certify(target, q, confidence, seed=other, budget=budget, compare=compare),
+        recompute=lambda other: certify(given, q, confidence, seed=other, budget=budget, compare=compare, mesh=mesh),
     )
 
 

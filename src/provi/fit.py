@@ -8,16 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, check_planned
 from provi.certificates.build import with_guarantee, withdrawn
 from provi.certificates.certificate import Certificate
 from provi.core.arguments import check_confidence, check_count, check_positive, double_precision
+from provi.core.devices import chosen_mesh, local
 from provi.core.limits import NO_LIMIT, Clock
 from provi.core.randomness import folded, key_of
 from provi.families.base import AbstractFamily
 from provi.result.fit import Estimate, Fit, describe_call
+from provi.runtime.distributed import losses_named
 from provi.runtime.loop import estimate_elbo
 from provi.runtime.record import Outcome
 from provi.runtime.run import CHECKPOINT_SECONDS, RECORD_DRAWS, Budget, Run, as_budget, check_checkpoint, run
@@ -43,6 +46,7 @@ _CERTIFICATE_GRADIENTS = (10_000, 200_000)  # after a run that the user planned:
 
 @naming_failures
 @double_precision
+@losses_named()
 def fit(
     target: AbstractTarget,
     family: AbstractFamily | None = None,
@@ -57,6 +61,7 @@ def fit(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     checkpoint_seconds: float | int = CHECKPOINT_SECONDS,
+    mesh: Any = None,
 ) -> Fit:
     """Fit the best member of `family` to `target`: minimise KL(q || posterior), i.e. maximise the ELBO.
 
@@ -77,6 +82,9 @@ def fit(
     - `progress`: None shows a bar on a terminal.
     - `checkpoint`, `resume`: a file to go on from; saved after the first step, then every `checkpoint_seconds`, and at
       the end. The one before is kept, as `.previous`. Ctrl-C and SIGTERM end a fit with `Outcome.INTERRUPTED`.
+    - `mesh`: devices to divide the rows of the data among, or else the draws: a `jax.sharding.Mesh`, or a number of
+      devices. None or "auto" takes those that the arrays lie on already, or all local ones where the data are large;
+      1 takes one. The answer is the same up to the order of sums.
 
     **Returns:** a `Fit`. Stopping early is no exception: see `fit.outcome` and `fit.message`.
     """
@@ -85,18 +93,22 @@ def fit(
     seed, tol = check_count("seed", seed, minimum=0), check_positive("tol", tol)
     check_confidence(confidence)
     limits = as_budget(budget)
+    if limits.seconds is not None and jax.process_count() > 1:
+        raise ValueError("budget.seconds is not for several processes, whose clocks differ: give steps or gradients.")
     structure = choose(target, family)
     check_checkpoint(checkpoint, checkpoint_seconds, resume)
     options: dict[str, Any] = {"progress": progress, "checkpoint": checkpoint, "resume": resume}
     options["checkpoint_seconds"] = checkpoint_seconds
     asked = {"tol": tol, "confidence": confidence, "budget": budget, "seed": seed, "start": start}
     call = describe_call(target, structure.family, algorithm, **asked)
+    devices = chosen_mesh(mesh, structure.target)
+    shown, structure = structure, structure if devices is None else structure.on(devices)
     clock = NO_LIMIT if limits.seconds is None else structure.measured(Clock(began + limits.seconds))
     request = Request(float(tol), float(confidence), limits, seed, options, clock)
     if algorithm is None:
         with structure.threads():
             answer = structure.run(start, request)
-        return _as_fit(structure, answer.run, answer.certificate, request, None, call)
+        return _as_fit(structure, shown, answer.run, answer.certificate, request, None, call)
     result = _run_given(structure, algorithm, start, {"seed": seed, "budget": request.run_budget(), **options})
     certificate = structure.certificate(
         result.point,
@@ -108,7 +120,7 @@ def fit(
     )
     rejected = int(result.history["rejected_steps"][-1]) if len(result.history) else 0
     certificate = with_guarantee(certificate, structure.family, algorithm.guarantee, result.num_steps, rejected)
-    return _as_fit(structure, result, certificate, request, algorithm.guarantee, call)
+    return _as_fit(structure, shown, result, certificate, request, algorithm.guarantee, call)
 
 
 def structures() -> Iterator[type[AbstractStructure]]:
@@ -173,8 +185,15 @@ def _planned_steps(budget: Budget) -> int:
 
 
 def _as_fit(
-    structure: AbstractStructure, result: Run, certificate: Certificate, request: Request, guarantee: Any, call: str
+    structure: AbstractStructure,
+    shown: AbstractStructure,
+    result: Run,
+    certificate: Certificate,
+    request: Request,
+    guarantee: Any,
+    call: str,
 ) -> Fit:
+    """The answer; `shown` is the structure of the user's own target and family, on whatever devices it was fitted."""
     target, family, elbo, clock = structure.target, structure.family, result.elbo, request.clock
     key = folded(key_of(request.seed), 2**31 - 1)  # a stream that no step uses
     draws = int(np.clip(_ELBO_NUMBERS // target.dim, 128, _ELBO_DRAWS))
@@ -193,8 +212,9 @@ def _as_fit(
     if not grounded and clock.pays_for(_RAY_GRADIENTS, programs=2):
         improper = structure.improper_direction(result.point, seed=request.seed)
     result, certificate = _examined(result, certificate, estimate, where, improper)
+    point = result.point if shown is structure else local(result.point)
     return Fit(
-        posterior=structure.posterior(result.point),
+        posterior=shown.posterior(point),
         elbo=estimate,
         certificate=certificate,
         outcome=result.outcome,
@@ -203,7 +223,7 @@ def _as_fit(
         num_steps=result.num_steps,
         gradient_evaluations=result.gradient_evaluations,
         seconds=result.seconds,
-        target=target,
+        target=shown.target,
         guarantee=guarantee,
         call=call,
         encoding=None if getattr(target, "stream", None) is None else target.stream.encoding,

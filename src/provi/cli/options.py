@@ -136,6 +136,16 @@ WeightsColumn = Annotated[
 CensoredColumn = Annotated[
     str | None, typer.Option("--censored", metavar="COLUMN", help="Table of times: 1 where one was cut short, else 0.")
 ]
+Devices = Annotated[
+    int | None, typer.Option("--devices", metavar="N", help="Divide the rows or draws among so many local devices.")
+]
+Distributed = Annotated[
+    bool, typer.Option("--distributed", help="One of several processes, started by srun, mpirun or torchrun.")
+]
+Hosts = Annotated[
+    str | None, typer.Option("--hosts", metavar="A,B", help="The hosts of all processes, first that of rank 0; a:PORT.")
+]
+Rank = Annotated[int | None, typer.Option("--rank", metavar="K", help="Which of the --hosts this process is, from 0.")]
 
 
 def command_line(command: Callable[..., None], given: Mapping[str, Any]) -> str:

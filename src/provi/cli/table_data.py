@@ -27,6 +27,7 @@ from provi.data.encoding import (
 )
 from provi.data.kinds import check_quantity, is_date, percent_numbers
 from provi.data.tables import BYTES_OF_ENTRY, Column, Columns, as_number, is_missing, is_numeric, read_table
+from provi.runtime.distributed import this_share
 
 _LISTED, _LARGEST_TABLE = 12, 40
 
@@ -138,9 +139,10 @@ class TableData:
 
 def read_data(source: str, options: TableOptions) -> TableData:
     """Read the table, choose its columns and rows, encode them. Errors name the column and what to do."""
-    if _streams(source, options):
+    share = this_share()
+    if share.count == 1 and _streams(source, options):
         return _read_stream(source, options)
-    table = read_table(Path(source), decimal_comma=options.decimal_comma)
+    table = read_table(Path(source), decimal_comma=options.decimal_comma, share=share)
     _check_asked(options, table)
     if options.positive is not None and options.model in REGRESSIONS[1:]:
         raise ValueError(f"--positive is for two labels; --model {options.model.value} has none.")

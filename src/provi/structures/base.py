@@ -10,12 +10,14 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from provi.algorithms.natural.laplace import value_and_gradient
 from provi.certificates.bounds import at_most
 from provi.certificates.build import DEFAULT_GRADIENTS, Evidence, Query, build_certificate
 from provi.certificates.certificate import Certificate
 from provi.certificates.distance.bound import Deferred, PosteriorBound
+from provi.core.devices import divided
 from provi.core.interpreter import one_blas_thread
 from provi.core.limits import NO_LIMIT, Clock
 from provi.families.base import AbstractFamily, moment_of
@@ -122,6 +124,10 @@ class AbstractStructure(abc.ABC):
         smoothness = self.target.constants.smoothness
         scale = smallest_scale(float(smoothness.value)) if smoothness.known else 1.0  # pyright: ignore
         return self.family.point(self.target.default_location, scale, self.target.dtype)
+
+    def on(self, mesh: Mesh) -> "AbstractStructure":
+        """The same on several devices: rows are divided among them, or else draws."""
+        return dataclasses.replace(self, target=divided(self.target, mesh))
 
     def posterior(self, point: Any) -> Posterior:
         """The member as the user sees it."""

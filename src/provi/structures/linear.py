@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from provi.algorithms.natural.natural_gradient import NaturalGradient, first_location, precision_of
 from provi.certificates.bounds import GapBound
@@ -16,6 +17,7 @@ from provi.certificates.comparison import linear_difference_bound
 from provi.certificates.distance.bound import Deferred
 from provi.certificates.distance.posterior import linear_posterior_bound
 from provi.certificates.linear.bounds import linear_model_bounds, refuted_link, whitened_pass
+from provi.core.devices import divided
 from provi.core.limits import Clock
 from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
@@ -75,6 +77,10 @@ class Linear(AbstractStructure):
         """The linear model that the target is, or was recognised to be."""
         return self.target.linear_model()
 
+    def on(self, mesh: Mesh) -> "Linear":
+        """With the rows of the linear model divided."""
+        return dataclasses.replace(self, target=divided(self.model, mesh, padded=True))
+
     def run(self, start: Point | None, request: Request) -> Answer:
         """From the curvature at `first_location`, or from `start`; one step is one pass over the data.
 
@@ -93,7 +99,7 @@ class Linear(AbstractStructure):
         if warm is not None:
             point, request = warm.point, _what_is_left(request, warm)
         rounded = fast_products(model)
-        if rounded:
+        if rounded and model.division is None:  # of several devices, one program at a time
             _compile_meanwhile(model, family, point)
         algorithm = NaturalGradient(from_curvature=start is None and warm is None, exact=not rounded)
         # The run is of the recognised model, and so is the certificate: its constants are proven.
