@@ -58,7 +58,7 @@ def far_mixture(z):
 
 
 @pytest.mark.parametrize("claims", [{}, {"log_concave": True}])
-def test_two_modes_refute_log_concavity_however_far_apart(claims):
+def test_two_modes_refute_log_concavity_however_far_apart(claims, tmp_path):
     """From draws of q alone either mode passed for all there is: within 0 nats, whatever was declared."""
     target = LogDensity(far_mixture, 3, **claims)
     if claims:
@@ -76,6 +76,11 @@ def test_two_modes_refute_log_concavity_however_far_apart(claims):
     assert len(fit.modes) == 2 and fit.modes.chosen == 0
     np.testing.assert_allclose(fit.posterior.mean, 20.0, atol=0.05)
     np.testing.assert_allclose(fit.modes.missed, 0.01, rtol=1e-3)
+    assert "2 modes found" in str(fit) and "covers the posterior" not in fit.diagnose().advice
+    fit.save(tmp_path / "fit.provi")
+    loaded = provi.load(tmp_path / "fit.provi", target=target)
+    assert str(loaded.modes) == str(fit.modes)
+    np.testing.assert_array_equal(loaded.modes[1].factor, fit.modes[1].factor)
 
 
 def unknown_scale(z):

@@ -345,6 +345,8 @@ class Fit:
         found = self.posterior.latest_diagnosis
         waits = isinstance(certificate.distance, Deferred) and certificate.distance.slow
         lines += [_ASK] if waits else certificate.lines[1:]
+        if len(self.modes) > 1:
+            lines.append(str(self.modes))
         return "\n".join(lines if found is None else [*lines, found.advice])
 
     def _repr_html_(self) -> str:

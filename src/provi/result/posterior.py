@@ -15,6 +15,7 @@ from provi.core.randomness import key_of
 from provi.diagnostics.importance import ImportanceDiagnostics, importance_diagnostics
 from provi.families.base import AbstractFamily, draws_of, log_probs_of, moment_of
 from provi.families.bases import marginal_quantile
+from provi.result.advice import with_advice
 from provi.result.summary import Summary, content_note, summarise_model_space, tail_warning
 
 if TYPE_CHECKING:
@@ -150,9 +151,8 @@ class Posterior:
                 "dataclasses.replace(fit, target=target), gives it one."
             )
         if (num_draws, seed) not in self._found:
-            self._found[num_draws, seed] = importance_diagnostics(
-                self.target, self.family, self.point, num_draws=num_draws, seed=seed
-            )
+            found = importance_diagnostics(self.target, self.family, self.point, num_draws=num_draws, seed=seed)
+            self._found[num_draws, seed] = with_advice(self, found)
         return self._found[num_draws, seed]
 
     def corrected(self, num_draws: int = 40_000, seed: int = 0) -> "CorrectedPosterior":
