@@ -12,7 +12,7 @@ import numpy as np
 from provi.certificates.approximations import as_gaussian
 from provi.certificates.bounds import STATUSES, GapBound, at_most
 from provi.certificates.build import Evidence, build_certificate
-from provi.certificates.certificate import Certificate, at_confidence
+from provi.certificates.certificate import Certificate, at_confidence, check_declared
 from provi.core.arguments import check_confidence, check_count, double_precision
 from provi.core.limits import NO_LIMIT, Clock
 from provi.families.location_scale import Gaussian, square_root
@@ -55,7 +55,8 @@ def certify(
     - `compare`: also find a better member first, at the cost of a fit, and bound the gap through it:
       bound (g), sharp however far q is. Without it, only bounds from the gradient at q.
 
-    **Returns:** a `Certificate`.
+    **Returns:** a `Certificate`; a `provi.certificates.RefutedDeclarationError`, with the place, where something that
+    was declared of the target does not hold.
     """
     if not isinstance(target, AbstractTarget):
         raise TypeError(f"target must be a provi target, not {type(target).__name__}.")
@@ -89,6 +90,8 @@ def certify(
         else:
             # The target is not what was claimed: nothing that rests on the claim is issued.
             direct = better.certificate
+    if direct.counterexample is not None:
+        check_declared(structure.constants(), direct)
     notes = () if moved == 0.0 else (f"q was rounded to {target.dtype}, which moves it by {moved:.2g} deviations.",)
     return dataclasses.replace(
         at_confidence(direct, confidence),

@@ -12,7 +12,7 @@ import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, check_planned
 from provi.certificates.build import with_guarantee, withdrawn
-from provi.certificates.certificate import Certificate
+from provi.certificates.certificate import Certificate, check_declared
 from provi.core.arguments import check_confidence, check_count, check_positive, double_precision
 from provi.core.limits import NO_LIMIT, Clock
 from provi.core.randomness import folded, key_of
@@ -51,6 +51,7 @@ def fit(
     budget: Budget | int | None = None,
     seed: int = 0,
     start: Any = None,
+    starts: int | None = None,
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
     resume: bool = False,
@@ -72,29 +73,33 @@ def fit(
       The certificate of an `algorithm` that you chose comes on top, but not of seconds, which are those of the whole
       fit: `provi.Budget` says what may overrun.
     - `start`: where to begin; a theorem's algorithm brings its own.
+    - `starts`: from how many points to look for modes where the target is not known to be log-concave: 16 (4 above 1000
+      dimensions, 1 on a budget) if not given. `fit.modes` has what was found; `seed` changes the points.
     - `progress`: None shows a bar on a terminal.
     - `checkpoint`, `resume`: a file to go on from; saved after the first step, then every `checkpoint_seconds`, and at
       the end. The one before is kept, as `.previous`. Ctrl-C and SIGTERM end a fit with `Outcome.INTERRUPTED`.
 
-    **Returns:** a `Fit`. Stopping early is no exception: see `fit.outcome` and `fit.message`.
+    **Returns:** a `Fit`. Stopping early is no exception: see `fit.outcome` and `fit.message`. What was declared of the
+    target and is refuted is one, with the place: `provi.certificates.RefutedDeclarationError`.
     """
     began = time.monotonic()
     _check_arguments(target, family, algorithm)
     seed, tol = check_count("seed", seed, minimum=0), check_positive("tol", tol)
     check_confidence(confidence)
     limits = as_budget(budget)
+    starts = _check_starts(starts, start, algorithm)
     structure = choose(target, family)
     check_checkpoint(checkpoint, checkpoint_seconds, resume)
     options: dict[str, Any] = {"progress": progress, "checkpoint": checkpoint, "resume": resume}
     options["checkpoint_seconds"] = checkpoint_seconds
-    asked = {"tol": tol, "confidence": confidence, "budget": budget, "seed": seed, "start": start}
+    asked = {"tol": tol, "confidence": confidence, "budget": budget, "seed": seed, "start": start, "starts": starts}
     call = describe_call(target, structure.family, algorithm, **asked)
     clock = NO_LIMIT if limits.seconds is None else structure.measured(Clock(began + limits.seconds))
-    request = Request(float(tol), float(confidence), limits, seed, options, clock)
+    request = Request(float(tol), float(confidence), limits, seed, options, clock, starts)
     if algorithm is None:
         with structure.threads():
             answer = structure.run(start, request)
-        return _as_fit(structure, answer.run, answer.certificate, request, None, call)
+        return _as_fit(structure, answer.run, answer.certificate, request, None, call, answer.modes)
     result = _run_given(structure, algorithm, start, {"seed": seed, "budget": request.run_budget(), **options})
     certificate = structure.certificate(
         result.point,
@@ -149,6 +154,17 @@ def _check_arguments(target: Any, family: Any, algorithm: Any) -> None:
         raise TypeError(f"algorithm must be an instance such as provi.algorithms.ProxSGD(0.01), not {algorithm!r}.")
 
 
+def _check_starts(starts: Any, start: Any, algorithm: Any) -> int | None:
+    """The number of searches; None where it was not given. A `ValueError` where there is nothing to search for."""
+    if starts is None:
+        return None
+    if start is not None:
+        raise ValueError("starts= looks for a place to begin, and start= is one: give only one of them.")
+    if algorithm is not None:
+        raise ValueError("starts= is of the default method: an algorithm of your choice begins at start=.")
+    return check_count("starts", starts)
+
+
 def _run_given(structure: AbstractStructure, algorithm: AbstractAlgorithm, start: Any, options: dict[str, Any]) -> Run:
     """The run of an algorithm that the user chose, from the start and for the steps of its plan if it has one."""
     target, family, guarantee = structure.target, structure.family, algorithm.guarantee
@@ -171,7 +187,13 @@ def _planned_steps(budget: Budget) -> int:
 
 
 def _as_fit(
-    structure: AbstractStructure, result: Run, certificate: Certificate, request: Request, guarantee: Any, call: str
+    structure: AbstractStructure,
+    result: Run,
+    certificate: Certificate,
+    request: Request,
+    guarantee: Any,
+    call: str,
+    modes: Any = None,
 ) -> Fit:
     target, family, elbo, clock = structure.target, structure.family, result.elbo, request.clock
     key = folded(key_of(request.seed), 2**31 - 1)  # a stream that no step uses
@@ -191,8 +213,8 @@ def _as_fit(
     if not grounded and clock.pays_for(_RAY_GRADIENTS, programs=2):
         improper = structure.improper_direction(result.point, seed=request.seed)
     result, certificate = _examined(result, certificate, estimate, where, improper)
-    return Fit(
-        posterior=structure.posterior(result.point),
+    found = Fit(
+        posterior=dataclasses.replace(structure.posterior(result.point), modes=modes),
         elbo=estimate,
         certificate=certificate,
         outcome=result.outcome,
@@ -205,6 +227,9 @@ def _as_fit(
         guarantee=guarantee,
         call=call,
     )
+    if certificate.counterexample is not None:
+        check_declared(structure.constants(), certificate, found)
+    return found
 
 
 def _examined(

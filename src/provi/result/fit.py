@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from provi.algorithms.natural.modes import Modes, not_searched
 from provi.certificates.bounds import at_most
 from provi.certificates.certificate import Certificate, evidence_bracket
 from provi.certificates.distance.bound import Deferred, EvidenceBracket
@@ -109,6 +110,16 @@ class Fit:
         from provi.report.html.page import write_report
 
         return write_report(self, path, title=title, reference=reference, num_draws=num_draws, check=check)
+
+    @property
+    def modes(self) -> Modes:
+        """The modes of the target that were found, with how much of the evidence each holds, by estimates.
+
+        Where the target is log-concave, or the method has a start of its own, none are searched for: no `found`, and
+        a `reason`. `provi.fit(..., starts=, seed=)` changes the search.
+        """
+        found = self.posterior.modes
+        return not_searched("the method of this fit makes no search") if found is None else found
 
     @property
     def evidence(self) -> EvidenceBracket:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from provi.algorithms.natural.modes import Modes
 from provi.certificates.distance.bound import Deferred, PosteriorBound
 from provi.core.arguments import as_array, check_count, device_array, double_precision
 from provi.core.limits import check_memory
@@ -27,6 +28,7 @@ class Posterior:
 
     `names` are those of the free coordinates z. With a `target`, `draws` and `summary` are in the model's own space.
     `distance`: what is known of how far it is from the posterior, or what computes that; `bound` has its value.
+    `modes`: what a search for modes of the target has found; None where the fit's method makes none.
     """
 
     family: AbstractFamily
@@ -34,6 +36,7 @@ class Posterior:
     names: tuple[str, ...]
     target: Any = dataclasses.field(default=None, compare=False, repr=False)
     distance: PosteriorBound | Deferred | None = dataclasses.field(default=None, compare=False, repr=False)
+    modes: Modes | None = dataclasses.field(default=None, compare=False, repr=False)
     _found: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
