@@ -29,6 +29,7 @@ STRUCTURES = {
     "dual": "Dual",
     "nested": "Nested",
     "black_box": "BlackBox",
+    "richer": "Richer",
     "whitened": "WhitenedRounds",
 }
 """Modules of `provi.structures` and their classes, in the order in which they are asked; the last takes every
