@@ -17,7 +17,7 @@ from provi.families.richer import AbstractRicher, Affine, Frame, check_dimension
 _WIDTHS = (1.0, 2.0, 0.6)
 """Of components that no mode was found for, in deviations of the first Gaussian: the tails, the core."""
 
-_SHARE_OF_COPIES = 0.1
+_SHARE_OF_COPIES, _FEWEST = 0.1, 3
 
 
 class MixturePoint(eqx.Module):
@@ -29,30 +29,33 @@ class MixturePoint(eqx.Module):
 
 
 class GaussianMixture(AbstractRicher):
-    r"""$q = \sum_k w_k N(m_k, C_kC_k')$ with `components` parts, each in the frame of the Gaussian that it began at.
+    r"""$q = \sum_k w_k N(m_k, C_kC_k')$, each part in the frame of the Gaussian that it began at.
+
+    `components`: how many parts; None is one for each mode that was found, and at least three.
 
     Mean and covariance are exact. `stratified` draws alike from all parts, so that also the weights have gradients of low
     variance: $E_q f = \sum_k w_k E_k f$.
     """
 
     dim: int = eqx.field(static=True)
-    components: int = eqx.field(static=True)
+    components: int | None = eqx.field(static=True)
     base: AbstractBase
     scale: str = eqx.field(static=True)
     exact_moments: ClassVar[bool] = False  # quantiles are from draws
 
-    def __init__(self, dim: int, components: int = 3) -> None:
-        self.dim, self.components = check_dimension(dim), check_count("components", components)
+    def __init__(self, dim: int, components: int | None = None) -> None:
+        self.dim = check_dimension(dim)
+        self.components = None if components is None else check_count("components", components)
         self.base, self.scale = Normal(), "mixture"
 
     def check_point(self, point: Any) -> None:
-        shape = (self.components, self.dim)
-        if not isinstance(point, MixturePoint) or point.frames.loc.shape != shape:
+        if not isinstance(point, MixturePoint) or point.frames.loc.shape[1:] != (self.dim,):
             raise ValueError("start does not belong to this family of mixtures: leave it out.")
 
     def first_point(self, gaussians: tuple[Frame, ...], shares: Any) -> MixturePoint:
         """One component at each Gaussian; those that are left begin as wider and narrower copies of the first."""
-        number, dtype = self.components, gaussians[0].loc.dtype
+        number = max(len(gaussians), _FEWEST) if self.components is None else self.components
+        dtype = gaussians[0].loc.dtype
         parts, weights = list(gaussians[:number]), list(np.asarray(shares, float)[:number])
         for k in range(number - len(parts)):
             width = _WIDTHS[1 + k % (len(_WIDTHS) - 1)]
@@ -100,9 +103,9 @@ class GaussianMixture(AbstractRicher):
         return every[jnp.arange(num), which]
 
     def stratified(self, key: RandomKey, point: MixturePoint, num: int) -> tuple[Draws, Float[Array, " num"]]:
-        each = max(num // self.components, 1)
         means, roots = self.moments(point)
-        u = jax.random.normal(key, (self.components, each, self.dim), means.dtype)
+        each = max(num // len(means), 1)
+        u = jax.random.normal(key, (len(means), each, self.dim), means.dtype)
         z = means[:, None] + jnp.einsum("kij,knj->kni", roots, u)
         return z.reshape(-1, self.dim), jnp.repeat(self.weights(point) / each, each)
 

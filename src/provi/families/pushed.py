@@ -138,7 +138,7 @@ class Pushed(AbstractRicher):
         # One coordinate has no other half.
         self.couplings = check_count("couplings", couplings, minimum=0) if self.dim > 1 else 0
         self.width = check_count("width", width)
-        self.base, self.scale = Normal(), "flow" if couplings else "skewed"
+        self.base, self.scale = Normal(), "flow" if self.couplings else "skewed"
 
     def check_point(self, point: Any) -> None:
         if not isinstance(point, PushedPoint) or point.frame.loc.shape != (self.dim,):

@@ -175,4 +175,3 @@ def _frame(loc: Any, root: np.ndarray, dtype: Any) -> Frame:
     lower = root if not np.triu(root, 1).any() else np.linalg.cholesky(root @ root.T)
     signs = np.sign(np.diagonal(lower))
     return Frame(jnp.asarray(np.asarray(loc, np.float64), dtype), jnp.asarray(lower * signs, dtype))
-
