@@ -33,8 +33,8 @@ class GaussianMixture(AbstractRicher):
 
     `components`: how many parts; None is one for each mode that was found, and at least three.
 
-    Mean and covariance are exact. `stratified` draws alike from all parts, so that also the weights have gradients of low
-    variance: $E_q f = \sum_k w_k E_k f$.
+    Mean and covariance are exact. `stratified` draws alike from all parts, so that also the weights have gradients of
+    low variance: $E_q f = \sum_k w_k E_k f$.
     """
 
     dim: int = eqx.field(static=True)

@@ -4,10 +4,10 @@ From standard normal u to z, every step with a closed inverse and Jacobian:
 
 $$ v = S_1(u),\quad w = f_K\circ\dots\circ f_1(v),\quad x = R(a + T w),\quad z_i = c_i + s_i S_{2,i}(x_i) $$
 
-with $S(x) = \sinh(\delta\,\mathrm{asinh}\,x + \epsilon)$ in every coordinate ($\epsilon$ skews, $\delta > 1$ makes tails
-heavier), T lower triangular, $R = \mathrm{diag}(1/s) F$ from the frame $N(c, FF')$ of a Gaussian fit whose deviations
-are s, and f affine couplings: half of the coordinates are shifted and scaled by a small network of the other half. All
-begin at the identity, so the first member is the Gaussian of the frame.
+with $S(x) = \sinh(\delta\,\mathrm{asinh}\,x + \epsilon)$ in every coordinate ($\epsilon$ skews, $\delta > 1$ makes
+tails heavier), T lower triangular, $R = \mathrm{diag}(1/s) F$ from the frame $N(c, FF')$ of a Gaussian fit whose
+deviations are s, and f affine couplings: half of the coordinates are shifted and scaled by a small network of the
+other half. All begin at the identity, so the first member is the Gaussian of the frame.
 """
 
 from typing import Any

@@ -66,8 +66,8 @@ class Affine(eqx.Module):
 class AbstractRicher(AbstractFamily):
     """A family of which draws, with their gradients, and the density are known, and moments from draws.
 
-    Mean, covariance and quantiles are those of 32,768 draws of a fixed seed unless a family knows better: their error is
-    about 0.6% of a standard deviation.
+    Mean, covariance and quantiles are those of 32,768 draws of a fixed seed unless a family knows better: their error
+    is about 0.6% of a standard deviation.
     """
 
     exact_moments: ClassVar[bool] = False
@@ -122,7 +122,7 @@ class StudentPoint(eqx.Module):
 
 
 class Student(AbstractRicher):
-    r"""Student-t distributions with full covariance and free degrees of freedom: $z = c + F(a + T u\sqrt{\nu/\chi^2_\nu})$.
+    r"""Student-t distributions with full covariance and free tails: $z = c + F(a + T u\sqrt{\nu/\chi^2_\nu})$.
 
     The degrees of freedom stay above 2.2, so that the covariance $\nu/(\nu-2)\,FTT'F'$ exists.
     """

@@ -1,8 +1,8 @@
 """Any log density with a family that is richer than Gaussians: path gradients in the frame of a Gaussian fit.
 
-The Gaussian fit is the start and the yardstick: what the richer family gains is said in nats and in k-hat. Nothing bounds
-the gap to the best member of such a family, whose objective is not convex; where the target is log-concave with known
-strong convexity, the distance of q to the posterior itself is bounded as for any q.
+The Gaussian fit is the start and the yardstick: what the richer family gains is said in nats and in k-hat. Nothing
+bounds the gap to the best member of such a family, whose objective is not convex; where the target is log-concave
+with known strong convexity, the distance of q to the posterior itself is bounded as for any q.
 """
 
 import dataclasses

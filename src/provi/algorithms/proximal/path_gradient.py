@@ -28,10 +28,10 @@ class PathState(eqx.Module):
 class PathGradient(AbstractAlgorithm):
     r"""Minimises $E_q[\log q - \log p]$ by Adam with a learning rate that falls to zero as a cosine over `num_steps`.
 
-    The gradient is that of $\sum_n w_n\,(\log q_{\bar\theta} - \log p)(z_n(\theta))$ with $\bar\theta$ held constant: the
-    score has mean zero and is left out ("sticking the landing", Roeder et al. 2017), so that the noise vanishes where q is
-    the posterior. z is in the frame of a Gaussian fit, in which all coordinates are of size one, so that one learning
-    rate serves all targets. Gradients longer than 10 sqrt(dim) are cut.
+    The gradient is that of $\sum_n w_n\,(\log q_{\bar\theta} - \log p)(z_n(\theta))$ with $\bar\theta$ held constant:
+    the score has mean zero and is left out ("sticking the landing", Roeder et al. 2017), so that the noise vanishes
+    where q is the posterior. z is in the frame of a Gaussian fit, in which all coordinates are of size one, so that
+    one learning rate serves all targets. Gradients longer than 10 sqrt(dim) are cut.
 
     **Requires** a family with `stratified`. **Guarantee**: none. **Cost per step**: `num_draws` gradients.
     """
