@@ -1,11 +1,17 @@
 """Argument checks: what passes, what is refused and what the message says."""
 
+import re
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
 
+import provi
 from provi.core import arguments as checks
 from provi.runtime.record import Outcome
+from provi.targets import data
 
 
 def test_as_array_passes_numbers_and_keeps_the_dtype():
@@ -134,3 +140,24 @@ def test_scales_whose_variances_overflow_are_refused():
     with pytest.raises(ValueError, match="prior_scale must lie between .*float32"):
         checks.check_scale("prior_scale", 1e-12, np.float32)
     assert checks.check_scale("prior_scale", [1e-70, 1e140]).shape == (2,)
+
+
+def test_tables_on_a_device_are_checked_there_as_those_of_the_host_are(monkeypatch):
+    """`LogisticRegression` of a device's array makes no copy of it, and refuses what it refuses of the host's."""
+    good = jnp.asarray(np.random.default_rng(0).normal(size=(8, 3)))
+    bad = good.at[4, 2].set(jnp.nan).at[6, 1].set(jnp.inf)
+    y = np.arange(8) % 2
+    expected = []
+    for table in (bad, good[:0], good[0]):
+        with pytest.raises(ValueError) as found:
+            provi.targets.LogisticRegression(np.asarray(table), y)
+        expected.append(str(found.value))
+    assert "2 entries that are NaN or infinite, the first at index (4, 2)" in expected[0]
+    monkeypatch.setattr(data, "stays_on_device", lambda value: isinstance(value, jax.Array))
+    for table, words in zip((bad, good[:0], good[0]), expected, strict=True):
+        with pytest.raises(ValueError, match=re.escape(words)):
+            provi.targets.LogisticRegression(table, y)
+    assert provi.targets.LogisticRegression(good, y).design is good
+    with_ones = provi.targets.LogisticRegression(good, y, intercept=True, names=("a", "b", "c"))
+    assert with_ones.parameter_names == ("intercept", "a", "b", "c")
+    assert np.array_equal(with_ones.design, np.column_stack([np.ones(8), good]))

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -15,7 +15,11 @@ from provi.core.randomness import key_of
 from provi.diagnostics.importance import ImportanceDiagnostics, importance_diagnostics
 from provi.families.base import AbstractFamily, draws_of, log_probs_of, moment_of
 from provi.families.bases import marginal_quantile
+from provi.result.advice import with_advice
 from provi.result.summary import Summary, content_note, summarise_model_space, tail_warning
+
+if TYPE_CHECKING:
+    from provi.result.corrected import CorrectedPosterior
 
 _NO_TARGET = (
     "In free coordinates, as the target is not known: provi.load(path, target=target) has the model's own space."
@@ -38,6 +42,7 @@ class Posterior:
     distance: PosteriorBound | Deferred | None = dataclasses.field(default=None, compare=False, repr=False)
     modes: Modes | None = dataclasses.field(default=None, compare=False, repr=False)
     _found: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
+    _made: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     @double_precision
@@ -152,10 +157,23 @@ class Posterior:
                 "dataclasses.replace(fit, target=target), gives it one."
             )
         if (num_draws, seed) not in self._found:
-            self._found[num_draws, seed] = importance_diagnostics(
-                self.target, self.family, self.point, num_draws=num_draws, seed=seed
-            )
+            found = importance_diagnostics(self.target, self.family, self.point, num_draws=num_draws, seed=seed)
+            self._found[num_draws, seed] = with_advice(self, found)
         return self._found[num_draws, seed]
+
+    def corrected(self, num_draws: int = 40_000, seed: int = 0) -> "CorrectedPosterior":
+        """The posterior by importance: draws of q weighted by p/q, the largest weights smoothed.
+
+        A repair where q covers the posterior and is not close to it (k-hat below 0.7): with the moments, draws,
+        summary, ArviZ and predictions of q itself, and with k-hat and the effective sample size. Warns where k-hat is
+        bad, and a `ValueError` where it is so bad that nothing is corrected. Computed once for each `num_draws` and
+        `seed`, with `num_draws` evaluations of the log density.
+        """
+        from provi.result.corrected import corrected_posterior  # few need it
+
+        if ("corrected", num_draws, seed) not in self._made:
+            self._made["corrected", num_draws, seed] = corrected_posterior(self, num_draws, seed)
+        return self._made["corrected", num_draws, seed]
 
     @property
     def latest_diagnosis(self) -> ImportanceDiagnostics | None:

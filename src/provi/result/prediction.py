@@ -333,7 +333,7 @@ def new_offset(target: Any, count: int, offset: Any, exposure: Any) -> np.ndarra
 def _columns_of(target: Any) -> tuple[Sequence[str] | None, int, bool]:
     """Names and number of the columns of X, without the intercept where ProVI put it in front; whether it did."""
     names, width = target.names, target.design.shape[1]
-    added = names is not None and names[0] == "intercept" and bool(np.all(np.asarray(target.design)[:, 0] == 1))
+    added = names is not None and names[0] == "intercept" and bool(np.all(np.asarray(target.design[:, 0]) == 1))
     if names is None:
         return None, width, False
     own = names[1:] if added else names

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.algorithms.natural.modes import Mode, Modes
 from provi.certificates.certificate import Certificate
 from provi.core.arguments import device_array, double_precision
 from provi.core.files import DamagedFileError, opened_tensors, write_tensors
@@ -93,6 +94,8 @@ def save(fit: Fit, path: str | Path, target: bool | None = None, model: Any = No
         "description": None if fit.description is None else fit.description.to_dict(),
         "response": response_fingerprint(fit.target),
     }
+    if fit.posterior.modes is not None:
+        metadata["modes"] = _packed_modes(fit.posterior.modes, tensors)
     if target is not False and fit.target is not None:
         metadata |= _packed_target(fit.target, target, tensors, shared)
     if model is not None:
@@ -152,17 +155,36 @@ def load(path: str | Path, target: Any = None) -> Fit:
         leaves = [jnp.asarray(file.get_tensor(f"point/{i}")) for i in range(structure.num_leaves)]
         point = jax.tree.unflatten(structure, leaves)
         history = History.from_array(file.get_tensor("history"))
-        fit = _fit(data, family, point, history, target)
+        modes = None if data.get("modes") is None else _unpacked_modes(data["modes"], file)
+        fit = _fit(data, family, point, history, target, modes)
     if given is not None:
         _check_target(given, family, point, known, path)
     return fit
 
 
-def _fit(data: dict[str, Any], family: Any, point: Any, history: History, target: Any) -> Fit:
+def _packed_modes(modes: Modes, tensors: dict[str, Any]) -> dict[str, Any]:
+    """The modes as plain data, their arrays added to `tensors`."""
+    plain = {field.name: getattr(modes, field.name) for field in dataclasses.fields(modes) if field.name != "found"}
+    for number, mode in enumerate(modes.found):
+        tensors |= {f"modes/{number}/location": mode.location, f"modes/{number}/factor": mode.factor}
+    numbers = ("log_density", "log_evidence", "share", "searches", "converged")
+    return {**plain, "found": [{name: getattr(mode, name) for name in numbers} for mode in modes.found]}
+
+
+def _unpacked_modes(data: dict[str, Any], file: Any) -> Modes:
+    """The inverse of `_packed_modes`."""
+    found = tuple(
+        Mode(file.get_tensor(f"modes/{number}/location"), file.get_tensor(f"modes/{number}/factor"), **plain)
+        for number, plain in enumerate(data["found"])
+    )
+    return Modes(found, **{name: value for name, value in data.items() if name != "found"})
+
+
+def _fit(data: dict[str, Any], family: Any, point: Any, history: History, target: Any, modes: Modes | None) -> Fit:
     kind: Any = NestedPosterior if isinstance(family, NestedGaussian) else Posterior
     encoding, description = data.get("encoding"), data.get("description")
     return Fit(
-        posterior=kind(family, point, tuple(data["names"]), target),
+        posterior=dataclasses.replace(kind(family, point, tuple(data["names"]), target), modes=modes),
         elbo=Estimate(**data["elbo"]),
         certificate=Certificate.from_dict(data["certificate"]),
         outcome=Outcome[data["outcome"]],

@@ -93,8 +93,8 @@ def searched_modes(structure: AbstractStructure, request: Request, diagonal: boo
 
 def with_modes(structure: AbstractStructure, answer: Answer, modes: Modes) -> Answer:
     """The answer with the modes as they are seen from the q that was found."""
-    posterior = structure.posterior(answer.run.point)
     if len(modes) > 1:
+        posterior = structure.posterior(answer.run.point)
         dense = structure.target.dim <= LARGEST_DENSE
         modes = modes.seen_from(posterior.mean, posterior.covariance if dense else posterior.standard_deviation**2)
     return dataclasses.replace(answer, modes=modes)

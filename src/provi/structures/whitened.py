@@ -110,11 +110,11 @@ def run_whitened(structure: AbstractStructure, start: Point | None, request: Req
         point, last = whitening.map_back(family, found.point), whitening.map_back(family, found.last)
         return dataclasses.replace(found, point=point, last=last)
 
-    return with_modes(structure, run_rounds(structure, run_round, rounds, request, modes.evaluations), modes)
+    return with_modes(structure, run_rounds(structure, run_round, rounds, modes.evaluations, request), modes)
 
 
 def run_rounds(
-    structure: AbstractStructure, run_round: Callable[[int], Run], rounds: int, request: Request, spent: int = 0
+    structure: AbstractStructure, run_round: Callable[[int], Run], rounds: int, spent: int, request: Request
 ) -> Answer:
     """At most `rounds` runs until the certificate after one is good enough.
 

@@ -114,6 +114,10 @@ class AbstractTarget(eqx.Module):
     def potential(self, z: Vector) -> Scalar:
         """-log p(z), up to a constant."""
 
+    def value_and_gradient(self, z: Vector) -> tuple[Scalar, Vector]:
+        """The potential and its gradient; a target that has a quicker way than autodiff says so."""
+        return jax.value_and_grad(self.potential)(z)
+
     @property
     def default_location(self) -> np.ndarray:
         """Where a run starts unless told otherwise: zero. A target whose density may not be finite there says where."""

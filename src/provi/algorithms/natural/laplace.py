@@ -34,7 +34,7 @@ class LaplaceApproximation:
 @program_jit
 def value_and_gradient(target: AbstractTarget, z: Vector):
     """The potential and its gradient, compiled once for a kind of target."""
-    return jax.value_and_grad(target.potential)(z)
+    return target.value_and_gradient(z)
 
 
 @program_jit

@@ -7,7 +7,7 @@ from typing import Any
 
 from provi.certificates.distance.bound import share_down
 from provi.diagnostics.importance import ImportanceDiagnostics
-from provi.diagnostics.pareto import usable_k
+from provi.diagnostics.pareto import SMALL_ERROR, usable_k
 from provi.report.style import upper_bound
 from provi.runtime.record import Outcome
 
@@ -171,7 +171,7 @@ def _warning(fit: Any, found: ImportanceDiagnostics | None) -> str | None:
     """What draws say against the approximation, beside a certificate that does not speak of the posterior."""
     if found is None or math.isnan(found.pareto_k) or found.adequate:
         return None
-    if not is_bad(found):
+    if not is_bad(found) or found.missed > SMALL_ERROR:
         return found.advice
     gap, family = fit.certificate.gap, family_words(fit)
     words = "This approximation is not the posterior"
