@@ -87,7 +87,7 @@ class GaussianMixture(AbstractRicher):
 
     def covariance(self, point: MixturePoint) -> Any:
         (means, roots), weights = self.moments(point), self.weights(point)
-        away = means - weights @ means
+        away = means - (weights @ means)[None]
         within = jnp.einsum("k,kij,klj->il", weights, roots, roots)
         return within + jnp.einsum("k,ki,kj->ij", weights, away, away)
 
@@ -99,14 +99,14 @@ class GaussianMixture(AbstractRicher):
         means, roots = self.moments(point)
         which = jax.random.categorical(which_key, point.logits, shape=(num,))
         u = jax.random.normal(normal_key, (num, self.dim), means.dtype)
-        every = means + jnp.einsum("kij,nj->nki", roots, u)
+        every = means[None] + jnp.einsum("kij,nj->nki", roots, u)
         return every[jnp.arange(num), which]
 
     def stratified(self, key: RandomKey, point: MixturePoint, num: int) -> tuple[Draws, Float[Array, " num"]]:
         means, roots = self.moments(point)
         each = max(num // len(means), 1)
         u = jax.random.normal(key, (len(means), each, self.dim), means.dtype)
-        z = means[:, None] + jnp.einsum("kij,knj->kni", roots, u)
+        z = means[:, None, :] + jnp.einsum("kij,knj->kni", roots, u)
         return z.reshape(-1, self.dim), jnp.repeat(self.weights(point) / each, each)
 
     def log_prob(self, point: MixturePoint, z: Vector) -> Scalar:

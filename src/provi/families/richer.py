@@ -170,7 +170,7 @@ class Student(AbstractRicher):
         # The derivative of a gamma draw in its shape is JAX's own, by implicit differentiation.
         half = jax.random.gamma(chi_key, df / 2, (num, 1), loc.dtype)
         u = jax.random.normal(normal_key, (num, self.dim), loc.dtype) * jnp.sqrt(df / (2 * half))
-        z = loc + jax.vmap(point.affine.push)(u) @ factor.T
+        z = loc[None] + jax.vmap(point.affine.push)(u) @ factor.T
         return z, jnp.full(num, 1 / num, loc.dtype)
 
     def log_prob(self, point: StudentPoint, z: Vector) -> Scalar:

@@ -45,6 +45,11 @@ class Posterior:
     _made: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
+    def exact_moments(self) -> bool:
+        """Whether mean, deviations and intervals are exact for q, and not from draws."""
+        return self.family.exact_moments
+
+    @property
     @double_precision
     def mean(self) -> np.ndarray:
         """E_q[z]."""

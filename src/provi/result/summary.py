@@ -186,7 +186,7 @@ def summarise_model_space(
     example = target.constrain(trial)
     variables = _variables(example, target.parameter_variables)
     if names == free.names and _same(_columns(example), trial):
-        notes = () if posterior.family.exact_moments else (_FROM_DRAWS,)
+        notes = () if posterior.exact_moments else (_FROM_DRAWS,)
         return dataclasses.replace(free, variables=variables, notes=notes).select(var_names, kind)
     num_draws = int(np.clip(_NUMBERS // max(len(names), dim), _FEWEST_DRAWS, _DRAWS))
     z = posterior.sample(num_draws, _SEED)
@@ -206,7 +206,7 @@ def summarise_model_space(
         if known is not None and own is not None:
             mean[index], deviation[index] = known.mean[given[own]], known.standard_deviation[given[own]]
             interval[index] = known.interval[given[own]]
-        elif other is not None and posterior.family.exact_moments and _same(values[:, index], z[:, place[other]]):
+        elif other is not None and posterior.exact_moments and _same(values[:, index], z[:, place[other]]):
             mean[index], deviation[index] = free.mean[place[other]], free.standard_deviation[place[other]]
             interval[index] = free.interval[place[other]]
         else:

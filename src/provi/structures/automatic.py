@@ -1,7 +1,7 @@
 """`family="auto"` and families by name: the cheapest family that is good enough, tried from the Gaussian upwards.
 
-A member is good enough where the weights $w = p/q$ of its draws say so: k-hat below 0.7, and the largest error of a
-probability, $E|w/Ew - 1|/2$, at most 0.05. These are estimates from draws of q: they cannot see what no draw reaches,
+A member is good enough where the weights $w = p/q$ of its draws say so: the largest error of a probability,
+$E|w/Ew - 1|/2$, at most 0.02, or at most 0.05 with k-hat below 0.7. These are estimates from draws of q: they cannot see what no draw reaches,
 which is why other modes are searched for first.
 """
 
@@ -16,6 +16,7 @@ from provi.families.mixture import GaussianMixture
 from provi.families.pushed import Flow, Skewed
 from provi.families.richer import LARGEST_DIMENSION, Student
 from provi.result.fit import Fit
+from provi.structures.richer import modes_seen
 from provi.targets.base import AbstractTarget
 
 FAMILIES: dict[str, Callable[[int], Any]] = {
@@ -27,7 +28,7 @@ FAMILIES: dict[str, Callable[[int], Any]] = {
 }
 """The words that `family=` takes beside "auto"."""
 
-SMALL_ERROR = 0.05
+SMALL_ERROR, TINY_ERROR = 0.05, 0.02
 _ENOUGH_GAIN = 0.01  # nats by which a dearer family must be better than a cheaper one
 _NOTICEABLE = 0.01  # share of the evidence at other modes from which a mixture is tried
 
@@ -59,6 +60,9 @@ def fit_automatically(fit_one: Callable[..., Fit], target: AbstractTarget) -> Fi
         if not several and _is_enough(tried[-1][1]):
             break
         found = fit_one(FAMILIES[name](target.dim), None if name == "mixture" and several else gaussian)
+        posterior = found.posterior
+        seen = modes_seen(posterior.family, posterior.point, first.modes) if first.modes.found else posterior.modes
+        found = dataclasses.replace(found, posterior=dataclasses.replace(posterior, modes=seen))
         tried.append((name, _diagnosed(found), found))
         several = several and not (name == "mixture" and _is_enough(tried[-1][1]))
         if _is_enough(tried[-1][1]):
@@ -85,7 +89,10 @@ def _diagnosed(fit: Fit) -> ImportanceDiagnostics | None:
 
 
 def _is_enough(found: ImportanceDiagnostics | None) -> bool:
-    return found is not None and found.pareto_k < usable_k(found.num_draws) and found.total_variation <= SMALL_ERROR
+    if found is None:
+        return False
+    light = found.pareto_k < usable_k(found.num_draws)
+    return found.total_variation <= (SMALL_ERROR if light else TINY_ERROR)
 
 
 def _said(fit: Fit, tried: list[tuple[str, ImportanceDiagnostics | None, Fit]], reason: str) -> Fit:

@@ -78,7 +78,7 @@ class Richer(AbstractStructure):
         certificate = self.certificate(
             found.point, confidence=request.confidence, seed=certificate_seed(request.seed, 0), clock=request.clock
         )
-        return Answer(found, certificate, modes)
+        return Answer(found, certificate, modes_seen(self.family, found.point, modes))
 
     def _gaussian(self, start: Point | None, request: Request) -> tuple[Point, Modes]:
         """The Gaussian to begin with, and the modes that were seen on the way."""
@@ -160,6 +160,23 @@ class Richer(AbstractStructure):
         except ValueError:  # nearly singular: the moments are from draws
             gaussian = family.point(mean, np.sqrt(np.maximum(np.diagonal(covariance), 1e-300)))
         return refute_integrability(self.target, family, gaussian, seed=seed)
+
+
+def modes_seen(family: AbstractFamily, point: Any, modes: Modes) -> Modes:
+    """The modes with what q does not reach of them; of a mixture, what none of its parts does."""
+    if len(modes) < 2:
+        return modes
+    if not isinstance(family, GaussianMixture):
+        mean, covariance = (np.asarray(moment_of(family, point, name)) for name in ("mean", "covariance"))
+        return modes.seen_from(mean, covariance)
+    means, roots = (np.asarray(part, np.float64) for part in family.moments(point))
+    weights, unseen = np.asarray(family.weights(point)), np.ones(len(modes), bool)
+    for mean, root, weight in zip(means, roots, weights, strict=True):
+        for index, mode in enumerate(modes):
+            alone = dataclasses.replace(modes, found=(mode, mode)).seen_from(mean, root @ root.T)
+            # A part of next to no weight has no draws there.
+            unseen[index] &= alone.missed > 0 or weight < 0.1 * mode.share
+    return dataclasses.replace(modes, missed=float(modes.shares[unseen].sum()))
 
 
 def diagnosed(target: AbstractTarget, family: AbstractFamily, point: Any, seed: int) -> ImportanceDiagnostics | None:
