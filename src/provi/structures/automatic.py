@@ -1,8 +1,8 @@
 """`family="auto"` and families by name: the cheapest family that is good enough, tried from the Gaussian upwards.
 
-A member is good enough where the weights $w = p/q$ of its draws say so: the largest error of a probability,
-$E|w/Ew - 1|/2$, at most 0.02, or at most 0.05 with k-hat below 0.7. These are estimates from draws of q: they cannot see what no draw reaches,
-which is why other modes are searched for first.
+A member is good enough where the weights $w = p/q$ of its draws say so: the largest error of a probability, $E|w/Ew -
+1|/2$, at most 0.02, or at most 0.05 with k-hat below 0.7. These are estimates from draws of q: they cannot see what
+no draw reaches, which is why other modes are searched for first.
 """
 
 import dataclasses

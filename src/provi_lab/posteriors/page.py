@@ -13,17 +13,17 @@ COLUMNS = {
 _HEAD = """# Many posteriors
 
 Drawn by `python -m provi_lab.posteriors.table --out RECORD --page docs/posteriors.md`; a test compares. Each row is a
-posterior of `provi_lab.posteriors`, written in NumPyro. References are long NUTS runs
-(`python -m provi_lab.posteriors.references`) or closed forms, in `benchmarks/results/posterior-references.json`; ones whose
-chains disagree are left out. Errors are over all values of all latent sites in the model's own space: the worst error of a
-mean in standard deviations, and the ratio of standard deviations that is farthest from one. **Right** is a mean error of
-at most 0.1 and a ratio within 10% of one; a ! marks what was warned of. CPU seconds include compilation. The guides ran
-5000 steps of Adam with a learning rate of 0.005 and 10 draws a step; they warn of nothing.
+posterior of `provi_lab.posteriors`, written in NumPyro. References are long NUTS runs (`python -m
+provi_lab.posteriors.references`) or closed forms, in `benchmarks/results/posterior-references.json`; ones whose
+chains disagree are left out. Errors are over all values of all latent sites in the model's own space: the worst error
+of a mean in standard deviations, and the ratio of standard deviations that is farthest from one. **Right** is a mean
+error of at most 0.1 and a ratio within 10% of one; a ! marks what was warned of. CPU seconds include compilation. The
+guides ran 5000 steps of Adam with a learning rate of 0.005 and 10 draws a step; they warn of nothing.
 """
 
 
 def final(row: dict[str, Any]) -> dict[str, Any]:
-    """What a user ends with who follows the advice: `family="auto"`, corrected where its summary warns and that helps."""
+    """What a user ends with who follows the advice: `family="auto"`, corrected where its summary warns."""
     auto, corrected = row["auto"], row.get("auto corrected", {})
     return corrected if auto["warned"] and "failed" not in corrected and corrected else auto
 
