@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import time
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -105,7 +106,11 @@ def certify(
 def _not_gaussian(target: AbstractTarget, q: Any) -> Any:
     """Draws and density of a q that no Gaussian can be read from; None where one can, or q is ProVI's own."""
     if isinstance(q, Fit | Posterior):
-        return None
+        posterior = q.posterior if isinstance(q, Fit) else q
+        family, point = posterior.family, posterior.point
+        if family.bounds_gap or family.dim != target.dim:
+            return None
+        return partial(_draws, family, point), lambda z: family.log_prob(point, z)
     try:
         as_gaussian(q, target.dim)
     except TypeError:
@@ -116,6 +121,10 @@ def _not_gaussian(target: AbstractTarget, q: Any) -> Any:
             raise
         return sampler
     return None
+
+
+def _draws(family: Any, point: Any, key: Any, num: int) -> Any:
+    return family.sample(key, point, num)
 
 
 def _certify_any(target: AbstractTarget, q: Any, sampler: Any, confidence: float, seed: int) -> Certificate:

@@ -30,6 +30,7 @@ STRUCTURES = {
     "dual": "Dual",
     "nested": "Nested",
     "black_box": "BlackBox",
+    "richer": "Richer",
     "whitened": "WhitenedRounds",
 }
 """Modules of `provi.structures` and their classes, in the order in which they are asked; the last takes every
@@ -45,7 +46,7 @@ _CERTIFICATE_GRADIENTS = (10_000, 200_000)  # after a run that the user planned:
 @double_precision
 def fit(
     target: AbstractTarget,
-    family: AbstractFamily | None = None,
+    family: AbstractFamily | str | None = None,
     algorithm: AbstractAlgorithm | None = None,
     *,
     tol: float = 0.01,
@@ -65,7 +66,10 @@ def fit(
 
     - `target`: what to approximate, `provi.targets.LogisticRegression(X, y)`, `provi.targets.LogDensity(fn, dim)`, ...
     - `family`: default the Gaussian with full covariance (diagonal above 500 dimensions, 1000 for a linear model;
-      a linear model with more columns than rows and a Gaussian process keep the full one, in dual form).
+      a linear model with more columns than rows and a Gaussian process keep the full one, in dual form). Richer ones by
+      name: "student" (heavy tails), "skewed" (skew and tails of each coordinate), "mixture" (over the modes), "flow"
+      (couplings by small networks); "auto" takes the cheapest of all that is good enough by the weights of its draws,
+      and `fit.message` says what was tried.
     - `algorithm`: e.g. `provi.algorithms.ProxSGD.from_theorem(target, family, budget=100_000)`. The default is the
       fastest method for the target's structure (`provi.fit.choose`), stopped by its certificate.
     - `tol`: nats. The default stops when the gap to the best member of the family is certified to be at most this.
@@ -85,6 +89,11 @@ def fit(
     target and is refuted is one, with the place: `provi.certificates.RefutedDeclarationError`.
     """
     began = time.monotonic()
+    if isinstance(family, str):
+        named = {"tol": tol, "confidence": confidence, "budget": budget, "seed": seed, "starts": starts}
+        named |= {"progress": progress, "checkpoint": checkpoint, "resume": resume}
+        named |= {"checkpoint_seconds": checkpoint_seconds}
+        return _fit_named(target, family, algorithm, start, named)
     _check_arguments(target, family, algorithm)
     seed, tol = check_count("seed", seed, minimum=0), check_positive("tol", tol)
     check_confidence(confidence)
@@ -116,6 +125,24 @@ def fit(
     return _as_fit(structure, result, certificate, request, algorithm.guarantee, call)
 
 
+def _fit_named(target: AbstractTarget, name: str, algorithm: Any, start: Any, options: dict[str, Any]) -> Fit:
+    """The fit with a family of this name, or with the one that `family="auto"` finds."""
+    from provi.structures.automatic import fit_automatically, named_family  # few need it
+
+    _check_arguments(target, None, algorithm)
+    if name != "auto":
+        return fit(target, named_family(name, target.dim), algorithm, start=start, **options)
+    for word, given in (("algorithm", algorithm), ("start", start), ("checkpoint", options["checkpoint"])):
+        if given is not None:
+            raise ValueError(f"{word}= is for one family: with family='auto' leave it out.")
+
+    def fit_one(family: Any, begin: Any) -> Fit:
+        starts = options["starts"] if begin is None else None
+        return fit(target, family, start=begin, **{**options, "starts": starts})
+
+    return fit_automatically(fit_one, target)
+
+
 def structures() -> Iterator[type[AbstractStructure]]:
     """The classes of `STRUCTURES`, each imported when it is asked: a linear model does without the others."""
     for module, name in STRUCTURES.items():
@@ -131,6 +158,7 @@ def choose(target: AbstractTarget, family: AbstractFamily | None = None) -> Abst
     | Gaussian process; linear model with more columns than rows (dual family) | `Dual` | natural gradient in N-space |
     | linear model | `Linear` | natural gradient with exact expectations, up to 2000 dimensions |
     | any other, Gaussian with full covariance | `BlackBox` | Laplace start, stochastic natural gradient |
+    | a richer family (`Student`, `Skewed`, `Flow`, `GaussianMixture`) | `Richer` | Gaussian fit, path gradients |
     | any other | `WhitenedRounds` | Laplace whitening, projected gradients with growing batches (MPSGD) |
     """
     member: Any = family

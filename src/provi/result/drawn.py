@@ -25,6 +25,9 @@ class DrawnPosterior:
     origin: ClassVar[str] = "draws"
     """What the file of ArviZ says of where the draws come from."""
 
+    exact_moments: ClassVar[bool] = True
+    """The moments are those of the sample: they are taken as they are."""
+
     @property
     def rows(self) -> np.ndarray:
         """All draws of the free coordinates, one a row."""

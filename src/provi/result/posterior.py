@@ -45,6 +45,11 @@ class Posterior:
     _made: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
+    def exact_moments(self) -> bool:
+        """Whether mean, deviations and intervals are exact for q, and not from draws."""
+        return self.family.exact_moments
+
+    @property
     @double_precision
     def mean(self) -> np.ndarray:
         """E_q[z]."""
@@ -94,12 +99,18 @@ class Posterior:
         return np.asarray(values if array.ndim == 2 else values[0])
 
     def interval(self, probability: float = 0.94) -> np.ndarray:
-        """Central credible intervals of the free coordinates, shape (dim, 2); exact for the family."""
+        """Central credible intervals of the free coordinates, shape (dim, 2); exact for the family, or from draws."""
         if not 0 < probability < 1:
             raise ValueError(f"probability must lie between 0 and 1, not {probability}.")
+        if not self.family.exact_moments:
+            return self._sampled_interval((1 - probability) / 2)
         width = marginal_quantile(self.family.base, self.family.dim, (1 + probability) / 2)
         deviation = self.standard_deviation
         return np.stack([self.mean - width * deviation, self.mean + width * deviation], axis=1)
+
+    @double_precision
+    def _sampled_interval(self, tail: float) -> np.ndarray:
+        return np.asarray(self.family.marginal_quantiles(self.point, (tail, 1 - tail))).T
 
     def summary(
         self,

@@ -32,7 +32,10 @@ from provi.families.base import AbstractFamily
 from provi.families.bases import Laplace, Normal, StudentT, Uniform
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale
+from provi.families.mixture import GaussianMixture
 from provi.families.nested import NestedGaussian, NestedPoint
+from provi.families.pushed import Pushed
+from provi.families.richer import AbstractRicher, Frame, Student
 from provi.result.description import ModelDescription
 from provi.result.evidence import response_fingerprint
 from provi.result.fit import Estimate, Fit
@@ -52,6 +55,12 @@ _UNVERIFIED = (
 _POINTS, _VALUES = "fingerprint/points", "fingerprint/values"
 _LARGEST_TARGET = 2**28
 _ROOMS = ("provi.targets.", "provi.kernels.")
+_RICHER: dict[str, Any] = {
+    "student": lambda spec: Student(spec["dim"]),
+    "skewed": lambda spec: Pushed(spec["dim"], 0, spec["width"]),
+    "flow": lambda spec: Pushed(spec["dim"], spec["couplings"], spec["width"]),
+    "mixture": lambda spec: GaussianMixture(spec["dim"], spec["components"]),
+}
 _BASES = {base.name: base for base in (Normal, Laplace, Uniform)}
 
 
@@ -357,9 +366,25 @@ def _describe(family: AbstractFamily) -> dict[str, Any]:
         return {"scale": family.scale}
     if isinstance(family, DualGaussian):
         return {"scale": "dual", "linear_model": family.design is not None, "root": family.root is not None}
+    if isinstance(family, AbstractRicher):
+        sizes = {name: getattr(family, name, None) for name in ("couplings", "width", "components")}
+        return {"dim": family.dim, "scale": family.scale, **sizes}
     assert isinstance(family, LocationScale)
     df = float(family.base.df) if isinstance(family.base, StudentT) else None
     return {"dim": family.dim, "base": family.base.name, "scale": family.scale, "rank": family.rank, "df": df}
+
+
+def _richer(spec: dict[str, Any], file: Any) -> tuple[AbstractFamily, Any]:
+    """A richer family; `ValueError` where its first two arrays, which say its size, are not those of `dim`."""
+    family = _RICHER[spec["scale"]](spec)
+    small: Any = _RICHER[spec["scale"]]({**spec, "dim": 2})
+    one = Frame(jnp.zeros(2), jnp.eye(2))
+    structure = jax.tree.structure(small.first_point((one,), np.ones(1)))
+    shapes = [tuple(file.get_slice(f"point/{i}").get_shape()) for i in range(structure.num_leaves)]
+    loc = shapes[1][1:] if family.scale == "mixture" else shapes[0]
+    if loc != (family.dim,):
+        raise ValueError(f"its numbers are not those of a {family.scale} family in {family.dim} dimensions")
+    return family, structure
 
 
 def _nested(target: Any, path: Any) -> tuple[NestedGaussian, Any]:
@@ -381,6 +406,8 @@ def _family(spec: dict[str, Any], file: Any) -> tuple[AbstractFamily, Any]:
         parts = jax.tree.unflatten(jax.tree.structure(like), arrays)
         family = DualGaussian(parts.gram, parts.prior_mean, parts.design, parts.prior, parts.root)
         return family, jax.tree.structure(DualPoint(one[0], one[0]))
+    if spec["scale"] in _RICHER:
+        return _richer(spec, file)
     base = StudentT(spec["df"]) if spec["df"] is not None else _BASES[spec["base"]]()
     family = LocationScale(spec["dim"], base, spec["scale"], rank=spec["rank"])
     dim = family.dim

@@ -24,6 +24,12 @@ _BASES = {
     "uniform": "uniform distribution on an ellipsoid",
     "student_t": "Student t distribution",
 }
+_RICHER = {
+    "student": "Student t distribution with full covariance and fitted tails",
+    "skewed": "Gaussian pushed through a monotone map of each coordinate",
+    "flow": "normalising flow",
+    "mixture": "mixture of Gaussians",
+}
 _INTERVAL = 0.94  # that of the page's tables and pictures
 _WIDE = 1.0  # nats, from which a bound no longer shows that an approximation is a good one
 
@@ -229,7 +235,9 @@ def family_words(fit: Any) -> str:
 
 
 def _base_words(fit: Any) -> str:
-    name = fit.posterior.family.base.name
+    scale, name = fit.posterior.family.scale, fit.posterior.family.base.name
+    if scale in _RICHER:
+        return _RICHER[scale]
     return _BASES.get(name, f"member of the {name} family")
 
 
