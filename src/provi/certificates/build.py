@@ -163,7 +163,7 @@ def _notes(
             "If the log density is known to be concave, pass log_concave=True, with strong_convexity= where it is "
             "known: the bound then no longer rests on an assumption that nobody made."
         )
-    if status == "none" and family is not None:
+    if status == "none" and family is not None and family.bounds_gap:
         notes.append("A larger budget, a longer run, or lighter tails (see the assumptions) would give a finite bound.")
     elif status == "statistical":
         notes.append(
