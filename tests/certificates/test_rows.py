@@ -7,12 +7,22 @@ from scipy import special, stats
 
 import provi
 from provi.algorithms import SiteTable
+from provi.algorithms.natural.natural_gradient import line_arguments
 from provi.certificates.comparison import linear_difference_bound
 from provi.certificates.distance.posterior import posterior_bound
 from provi.certificates.dual.bounds import dual_bounds, iterative_bounds
-from provi.certificates.linear.bounds import linear_model_bounds, refuted_link
+from provi.certificates.linear.bounds import (
+    RADII,
+    curvature_on_region,
+    linear_model_bounds,
+    local_bound_by_the_way,
+    refuted_link,
+    whitened_pass,
+)
+from provi.certificates.linear.bounds import SHARES as REGION_SHARES
 from provi.families import Gaussian, dual_gaussian
 from provi.families.dual_gaussian import DualPoint
+from provi.families.site_solver import site_solver
 from provi.runtime.run import run
 from provi.targets import (
     GeneralisedLinearModel,
@@ -20,6 +30,7 @@ from provi.targets import (
     LogisticRegression,
     PoissonRegression,
     ProbitRegression,
+    row_sums,
 )
 from provi.targets.likelihoods import BernoulliLogit, NegativeBinomial, UserLikelihood
 
@@ -129,6 +140,40 @@ def test_bounds_are_above_the_gap_of_an_independent_optimum(kind, best):
         assert gap - 1e-7 <= difference < gap + 1e-4
 
 
+@pytest.mark.parametrize("kind", ["logistic", "poisson"])
+def test_a_long_pass_bounds_its_regions_by_the_way_and_they_are_above_the_gap(kind, best, monkeypatch):
+    """In blocks of seven rows: no second pass is made, and the bound is nearly that of one."""
+    target, family, rng = model(kind), Gaussian(DIM), np.random.default_rng(2)
+    loc, covariance = best[kind]
+    least, root = objective(kind, loc, covariance), np.linalg.cholesky(covariance)
+    monkeypatch.setattr(row_sums, "_NUMBERS_AT_ONCE", 0)
+    monkeypatch.setattr(row_sums, "_FEWEST_ROWS", 7)
+    by_the_way = 0
+    for size in (0.0, 1e-3, 0.02, 0.1, 0.3, 0.6):
+        for _ in range(4):
+            change, away = rng.normal(size=(DIM, DIM)), rng.normal(size=DIM)
+            moved = root @ (np.eye(DIM) + 0.9 * size * (change + change.T) / 2 / np.linalg.norm(change))
+            place = loc + size * root @ away / np.linalg.norm(away)
+            gap = objective(kind, place, moved @ moved.T) - least
+            at = whitened_pass(target, family, family.point_from_covariance(place, moved @ moved.T))
+            assert at.deficits is not None and (at.deficits >= 0).all()
+            excess = np.linalg.norm(at.curvature - np.eye(DIM)) + at.curvature_error
+            bound = local_bound_by_the_way(at, float(excess))
+            if bound is not None:
+                by_the_way += 1
+                assert bound.value >= gap - 1e-7, (size, bound)
+                assert bound.value < 6 * gap + 1e-6
+    assert by_the_way >= 12
+    # What the deficits say of each region, against the matrix that a pass of its own gives for it.
+    double, _ = line_arguments(target, family)
+    at = whitened_pass(target, family, family.point_from_covariance(loc, covariance))
+    for radius, deficits in zip(RADII, at.deficits, strict=True):
+        region, _ = (np.asarray(x) for x in curvature_on_region(double, at.loc, at.root, np.asarray(radius)))
+        for share, deficit in zip(REGION_SHARES, deficits, strict=True):
+            assert np.linalg.eigvalsh(region - share * at.gram)[0] >= -deficit - 1e-9
+    assert np.linalg.eigvalsh(region - REGION_SHARES[0] * at.gram)[0] < -1e-3  # without them it would be false
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_dual_bounds_are_above_the_gap(kind, best):
     """The same optimum: in dual form the family holds the best Gaussian."""
@@ -143,7 +188,8 @@ def test_dual_bounds_are_above_the_gap(kind, best):
         gap = objective(kind, mean, sites) - objective(kind, loc, covariance)
         bounds = dual_bounds(target, family, point)
         if np.isfinite(target.curvature[1]) or kind == "poisson":
-            bounds += iterative_bounds(target, family, point)
+            solver = site_solver(family.gram, 0.0)
+            bounds += iterative_bounds(target, family, point) + iterative_bounds(target, family, point, solver)
         for bound in bounds:
             assert bound.value >= gap - 1e-7, (size, bound)
             assert size > 1.0 or bound.value < 1e-4 or not np.isfinite(bound.value)

@@ -4,10 +4,12 @@ XLA writes what stands between two products to memory and reads it again: of a p
 move for every number of the table. Here nothing of the table's size is written:
 
 * `projections`: $x_n'm$ and $|C'x_n|^2$ of every row, two numbers a row;
-* `weighted_sums`: $\sum_n a_nx_n$ and $\sum_n w_nx_nx_n'$.
+* `weighted_sums`: $\sum_n a_nx_n$ and $\sum_n w_nx_nx_n'$;
+* `gradient_sums`: $\sum_n t(x_n'z, y_n)$ and $\sum_n t'(x_n'z, y_n)x_n$, the two halves of a gradient in one.
 
-Between them stands what the model says of a row, $(a_n, w_n)$ from two numbers, which may be any likelihood. On an H200
-the two take 2 times as long as reading the table twice (`benchmarks/gpu_glm.py`).
+Between the first two stands what the model says of a row, $(a_n, w_n)$ from two numbers, which may be any likelihood.
+On an H200 the two take 2 times as long as reading the table twice (`benchmarks/gpu_glm.py`). Within the third stands
+the term itself, so it takes those whose operations the compiler of kernels has (`compiles`).
 
 Precision: $x_n'm$ and the vectors are computed in float32. The two matrix products round their factors to bfloat16 (an
 error of up to 1/256 in every number, of either sign) and add up in float32, runs of rows in float64. So they are for
@@ -17,6 +19,7 @@ exact products.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,6 +29,16 @@ from jax.experimental.pallas import triton as plgpu
 
 LARGEST_WIDTH, FEWEST_ROWS = 512, 2**16
 """Columns up to which a row's product with C is held by one block of threads; rows from which the kernels pay."""
+
+_GRADIENT_NUMBERS, _GRADIENT_RUN, _GRADIENT_WARPS = 1024, 512, 4
+"""Numbers of the table that a block of threads of `gradient_sums` holds; the rows that it adds up; its threads / 32.
+The fastest of 27 choices on an H200, 2.27 to 3.76 ms for 8 GB: few numbers a thread, and the next ones on their way."""
+
+_OPERATIONS = frozenset(
+    "abs add add_any convert_element_type copy div eq exp expm1 ge gt le log log1p logistic lt max min mul ne neg "
+    "select_n sign sqrt square sub broadcast_in_dim integer_pow stop_gradient".split()
+)
+"""Operations of which the compiler of kernels has been seen to take each."""
 
 _TILE, _DEPTH, _RUN = 128, 32, 2**15
 """Columns of a tile of the matrix; rows, or columns, of one product; rows that are added up in float32. The fastest of
@@ -138,6 +151,82 @@ def _add_up(
     steps = jnp.minimum(_RUN, rows - first + _DEPTH - 1) // _DEPTH
     gram, total = jax.lax.fori_loop(0, steps, step, zeros)
     grams[:, :] = gram
+    sums[:] = jnp.sum(total, axis=0)
+
+
+def compiles(term: Callable, dtype: Any) -> bool:
+    """Whether `gradient_sums` takes t(eta, y): it holds no array, and its operations are among those of kernels."""
+    from jax.extend.core import jaxprs_in_params
+
+    one = jax.ShapeDtypeStruct((16,), dtype)
+
+    def known(jaxpr: Any) -> bool:
+        inner = [list(jaxprs_in_params(eqn.params)) for eqn in jaxpr.eqns]
+        names = {eqn.primitive.name for eqn, parts in zip(jaxpr.eqns, inner, strict=True) if not parts}
+        return names <= _OPERATIONS and all(known(part) for parts in inner for part in parts)
+
+    program = jax.make_jaxpr(_with_slope(term))(one, one)
+    return not program.consts and known(program.jaxpr)
+
+
+def _with_slope(term: Callable) -> Callable:
+    """t and its derivative in eta, entry by entry."""
+    return lambda eta, y: jax.jvp(lambda x: term(x, y), (eta,), (jnp.ones_like(eta),))
+
+
+def gradient_sums(table: Any, response: Any, z: Any, term: Callable) -> tuple[Any, Any]:
+    """The sums of t(x_n'z, y_n) and of its gradient in z, in float64; `term` is t, entry by entry."""
+    rows, columns = table.shape
+    width = _power_of_two(columns)
+    centre = jnp.zeros(width, jnp.float32).at[:columns].set(z.astype(jnp.float32))
+    height = min(_GRADIENT_NUMBERS // width, _GRADIENT_RUN)
+    runs = -(-rows // _GRADIENT_RUN)
+    values, sums = pl.pallas_call(
+        functools.partial(_gradient, term=_with_slope(term), rows=rows, columns=columns, height=height, width=width),
+        out_shape=(
+            jax.ShapeDtypeStruct((runs, height), jnp.float32),
+            jax.ShapeDtypeStruct((runs, width), jnp.float32),
+        ),
+        grid=(runs,),
+        in_specs=[_whole(table.shape), _whole((rows,)), _whole((width,))],
+        out_specs=(pl.BlockSpec((None, height), lambda r: (r, 0)), pl.BlockSpec((None, width), lambda r: (r, 0))),
+        compiler_params=plgpu.CompilerParams(num_warps=_GRADIENT_WARPS),
+        interpret=_interpreted(),
+    )(table, response.astype(jnp.float32), centre)
+    return jnp.sum(values, dtype=jnp.float64), jnp.sum(sums, axis=0, dtype=jnp.float64)[:columns]
+
+
+def _gradient(
+    table: Any,
+    response: Any,
+    z: Any,
+    values: Any,
+    sums: Any,
+    *,
+    term: Callable,
+    rows: int,
+    columns: int,
+    height: int,
+    width: int,
+) -> None:
+    first, centre = pl.program_id(0) * _GRADIENT_RUN, z[:][None, :]
+
+    def rows_of(k: Any) -> Any:
+        at = first + k * height + jnp.arange(height)
+        own = jnp.minimum(at, rows - 1)
+        return at < rows, _part(table, own, 0, width, columns), response[own]
+
+    def step(k: Any, carry: Any) -> Any:
+        value, total, (real, part, y) = carry
+        following = rows_of(k + 1)  # on its way from memory while these rows are worked on
+        term_value, slope = term(jnp.sum(part * centre, axis=1), y)
+        value += jnp.where(real, term_value, 0.0)
+        return value, total + part * jnp.where(real, slope, 0.0)[:, None], following
+
+    zeros = jnp.zeros(height, jnp.float32), jnp.zeros((height, width), jnp.float32)
+    steps = (jnp.minimum(_GRADIENT_RUN, rows - first) + height - 1) // height
+    value, total, _ = jax.lax.fori_loop(0, steps, step, (*zeros, rows_of(0)))
+    values[:] = value
     sums[:] = jnp.sum(total, axis=0)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from provi.core.arguments import as_array, check_count, device_array, double_precision
 from provi.core.types import Draws, Vector
 from provi.targets.assumptions import Assumptions, proven_bounds, proven_or
-from provi.targets.base import AbstractTarget, Constants, read_points
+from provi.targets.base import AbstractTarget, Constants, points_around, read_points
 from provi.targets.latent.model import AbstractLatentGaussian
 from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.parameters import element_names
@@ -61,6 +61,14 @@ class AbstractModelTarget(AbstractTarget):
     def default_location(self) -> np.ndarray:
         """The package's own first point, or the `start` that was given."""
         return np.asarray(self.start, np.float64)
+
+    def search_points(self, count: int, seed: int) -> np.ndarray:
+        """The first point, then the initial distribution of Stan and NumPyro, uniform in (-2, 2), and farther ones.
+
+        These are four times as wide and no more: a model that solves equations may take for ever farther out.
+        """
+        found = points_around(np.zeros(self.dim), count, seed, radius=2.0, far=(8.0,))
+        return np.concatenate([self.default_location[None], found[1:]])
 
     @property
     def constants(self) -> Constants:

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from provi.algorithms.natural.laplace import laplace_approximation
 from provi.algorithms.natural.stochastic_natural_gradient import StochasticNaturalGradient
 from provi.core.limits import NO_LIMIT, Clock
+from provi.core.randomness import folded, key_of
 from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
 from provi.families.location_scale import Gaussian, LocationScale, Point
@@ -81,7 +81,7 @@ def _choose_start(target: AbstractTarget, family: LocationScale, request: Reques
         )
         for entrant in (point, narrow)
     ]
-    key = jax.random.fold_in(jax.random.key(request.seed), _RACE_STREAM)
+    key = folded(key_of(request.seed), _RACE_STREAM)
     laplace, other = (float(estimate_elbo(key, target, family, each.point, _RACE_DRAWS)[0]) for each in entrants)
     chosen = entrants[1].point if not laplace >= other - request.tol else point
     return chosen, sum(each.gradient_evaluations for each in entrants)

@@ -1,18 +1,21 @@
 """Linear models: natural gradient with exact expectations, stopped by a deterministic certificate."""
 
+import contextlib
 import dataclasses
+import threading
 from functools import partial
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 
-from provi.algorithms.natural.natural_gradient import NaturalGradient, fast_products, first_location, precision_of
+from provi.algorithms.natural.natural_gradient import NaturalGradient, first_location, precision_of
 from provi.certificates.bounds import GapBound
 from provi.certificates.build import Evidence, Query
 from provi.certificates.comparison import linear_difference_bound
 from provi.certificates.distance.bound import Deferred
 from provi.certificates.distance.posterior import linear_posterior_bound
-from provi.certificates.linear.bounds import linear_model_bounds, refuted_link
+from provi.certificates.linear.bounds import linear_model_bounds, refuted_link, whitened_pass
 from provi.core.limits import Clock
 from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
@@ -22,7 +25,7 @@ from provi.runtime.run import Run, run
 from provi.structures.base import AbstractStructure, Answer, Difference, Request, measured_gradients, within
 from provi.structures.stopping import CERTIFICATE_PASSES, run_proven
 from provi.targets.base import AbstractTarget, Constants
-from provi.targets.linear_model import AbstractLinearModel
+from provi.targets.linear_model import AbstractLinearModel, fast_products
 
 LARGEST_LINEAR = 2000
 """Dimensions above which the d x d matrices of the method and of its bounds are not formed."""
@@ -90,6 +93,8 @@ class Linear(AbstractStructure):
         if warm is not None:
             point, request = warm.point, _what_is_left(request, warm)
         rounded = fast_products(model)
+        if rounded:
+            _compile_meanwhile(model, family, point)
         algorithm = NaturalGradient(from_curvature=start is None and warm is None, exact=not rounded)
         # The run is of the recognised model, and so is the certificate: its constants are proven.
         own = dataclasses.replace(self, target=model)
@@ -196,6 +201,24 @@ def warm_start(target: AbstractLinearModel, family: LocationScale, point: Point,
     start = _for_all_rows(target, family, found.point, stride)
     passes = -(-found.gradient_evaluations // stride)
     return None if start is None else dataclasses.replace(found, point=start, gradient_evaluations=passes)
+
+
+_compiled: set[Any] = set()
+
+
+def _compile_meanwhile(model: AbstractLinearModel, family: LocationScale, point: Point) -> None:
+    """Compile the proof's pass, by making one, while the first steps compile: a third of a first fit on a GPU."""
+    kind = (type(model), model.likelihood.name, model.design.shape, model.design.dtype, family.scale)
+    if kind in _compiled:
+        return
+    _compiled.add(kind)
+
+    def make() -> None:
+        # The context is that of a thread. Whatever goes wrong goes wrong again where the user sees it.
+        with contextlib.suppress(Exception), jax.enable_x64(True):
+            whitened_pass(model, family, point)
+
+    threading.Thread(target=make, daemon=True).start()
 
 
 def _for_all_rows(target: AbstractLinearModel, family: LocationScale, point: Point, stride: int) -> Point | None:

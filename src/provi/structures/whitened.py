@@ -13,12 +13,14 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from provi.algorithms.natural.laplace import laplace_approximation
 from provi.algorithms.proximal.mpsgd import MPSGD
 from provi.certificates.bounds import at_most, spend
 from provi.certificates.build import DEFAULT_GRADIENTS
 from provi.certificates.certificate import at_confidence
+from provi.core.interpreter import weighed_jit
 from provi.core.lanczos import extreme_eigenvalues
 from provi.core.limits import Clock
 from provi.estimators.gradients import Entropy, StickingTheLanding
@@ -189,6 +191,13 @@ def _inner_scale(family: LocationScale) -> str:
 
 def _largest_curvature(target: AbstractTarget, num_points: int) -> float:
     """The largest curvature met at draws of the Laplace approximation, by Lanczos on Hessian-vector products."""
+    found = np.asarray(_curvatures(target, num_points))
+    finite = found[np.isfinite(found)]
+    return max(1.0, float(finite.max())) if finite.size else _FALLBACK_CURVATURE
+
+
+@weighed_jit
+def _curvatures(target: AbstractTarget, num_points: int) -> Float[Array, " draws"]:
     points = jax.random.normal(jax.random.key(0), (_NUM_POINTS, target.dim), target.dtype)[:num_points]
 
     def largest(key, point):
@@ -198,9 +207,7 @@ def _largest_curvature(target: AbstractTarget, num_points: int) -> float:
         low, high = extreme_eigenvalues(product, key, target.dim, _NUM_PRODUCTS, target.dtype)
         return jnp.maximum(jnp.abs(low), jnp.abs(high))
 
-    found = np.asarray(jax.vmap(largest)(jax.random.split(jax.random.key(1), _NUM_POINTS)[:num_points], points))
-    finite = found[np.isfinite(found)]
-    return max(1.0, float(finite.max())) if finite.size else _FALLBACK_CURVATURE
+    return jax.vmap(largest)(jax.random.split(jax.random.key(1), _NUM_POINTS)[:num_points], points)
 
 
 def _map_back(family: LocationScale, point: Point, mode: np.ndarray, factor: np.ndarray) -> Point:

@@ -114,10 +114,23 @@ class AbstractTarget(eqx.Module):
     def potential(self, z: Vector) -> Scalar:
         """-log p(z), up to a constant."""
 
+    def value_and_gradient(self, z: Vector) -> tuple[Scalar, Vector]:
+        """The potential and its gradient; a target that has a quicker way than autodiff says so."""
+        return jax.value_and_grad(self.potential)(z)
+
     @property
     def default_location(self) -> np.ndarray:
         """Where a run starts unless told otherwise: zero. A target whose density may not be finite there says where."""
         return np.zeros(self.dim)
+
+    def search_points(self, count: int, seed: int) -> np.ndarray:
+        """`count` points from which to look for modes, one a row: `default_location`, then random ones around it.
+
+        More than half of them are uniform within 2 of it, as in Stan and NumPyro. Of a density whose scale nobody told,
+        the rest are normal and far out, with deviations of 8, 32, 128, 8, ..., in pairs on both sides: a mode
+        elsewhere attracts a half-space of the far points, which one of two opposite ones is in.
+        """
+        return points_around(self.default_location, count, seed, radius=2.0, far=(8.0, 32.0, 128.0))
 
     def constrain(self, z: Any) -> Any:
         """The parameters at z in the model's own space, a dictionary of NumPy arrays; for draws (n, dim), n in front.
@@ -185,6 +198,11 @@ class AbstractTarget(eqx.Module):
         """
         return None
 
+    @property
+    def growth(self) -> Constant:
+        """An exponent r > 0 with potential(z) >= c |z|^r - c' for some c > 0, where one is declared."""
+        return unknown("none is declared")
+
     def linear_model(self) -> Any:
         """The same density as a linear model (an `AbstractLinearModel`), if it is one; else `None`."""
         return None
@@ -230,6 +248,18 @@ class AbstractFiniteSum(AbstractTarget):
     def minibatch_potential(self, z: Vector, indices: Indices) -> Scalar:
         """prior(z) + num_terms * mean of the terms at `indices`: unbiased when they are drawn uniformly."""
         return self.prior_potential(z) + self.num_terms * jnp.mean(self.term_potentials(z, indices))
+
+
+def points_around(centre: np.ndarray, count: int, seed: int, *, radius: float, far: tuple[float, ...]) -> np.ndarray:
+    """`centre`, points uniform within `radius` of it, and for every four of all a pair of opposite normal points, with
+    the deviations `far` in turn."""
+    near_stream, far_stream = (np.random.default_rng((seed, stream)) for stream in (0, 1))
+    num_far = 2 * ((count - 1) // 4) if far else 0
+    near = near_stream.uniform(-radius, radius, (max(count - 1 - num_far, 0), len(centre)))
+    half = far_stream.standard_normal((num_far // 2, len(centre)))
+    half *= np.resize(np.asarray(far or (1.0,)), num_far // 2)[:, None]
+    moved = np.concatenate([np.zeros((1, len(centre))), near, np.stack([half, -half], axis=1).reshape(-1, len(centre))])
+    return centre + moved[:count]
 
 
 def in_double(tree: Any) -> Any:

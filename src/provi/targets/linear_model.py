@@ -188,6 +188,18 @@ class AbstractLinearModel(AbstractRowModel):
             return self.link_potential(eta, rows.response)
         return self.gaussian_moments(eta, rows.variance_offset, rows.response).value
 
+    def value_and_gradient(self, z: Vector) -> tuple[Scalar, Vector]:
+        """The potential and its gradient; a large float32 table on a GPU is read once, not twice."""
+        if self.has_variance_offset or not fast_products(self):
+            return super().value_and_gradient(z)
+        from provi.core.row_kernels import compiles, gradient_sums  # for a GPU only
+
+        if not compiles(self.link_potential, self.dtype):
+            return super().value_and_gradient(z)
+        value, gradient = jax.value_and_grad(self.prior_potential)(z)
+        rows, slope = gradient_sums(self.design, self.response, z, self.link_potential)
+        return value + rows.astype(value.dtype), gradient + slope.astype(gradient.dtype)
+
     def predictor(self, rows: Rows, z: Vector) -> Batch:
         """eta_n = x_n' z of these rows, without their noise."""
         return rows.design @ z
@@ -215,7 +227,7 @@ class AbstractLinearModel(AbstractRowModel):
         low, high = precision - rounding * identity, precision + rounding * identity
         if upper == 0.0:
             return low, high
-        gram = np.asarray(_gram(self))
+        gram = np.asarray(double_precision(_gram)(self))
         # An inner product of length N is off by at most N eps |x||y|; |X|_F^2 bounds the matrix of these.
         error = 2 * self.num_terms * np.finfo(np.float64).eps * np.trace(gram) * identity
         low = low + lower * (gram - error) if lower > 0 else low
@@ -268,6 +280,15 @@ class AbstractLinearModel(AbstractRowModel):
             strong_convexity=Constant(strong_convexity, status, why),
             smoothness=smoothness,
         )
+
+
+def fast_products(target: AbstractLinearModel) -> bool:
+    """Whether steps may take the kernels of `core.row_kernels`: a large table in float32 on a GPU."""
+    if jax.default_backend() != "gpu" or not isinstance(target.design, jax.Array):
+        return False
+    from provi.core.row_kernels import supported  # brings a compiler of its own
+
+    return supported(target.design)
 
 
 def _is_stream(node: Any) -> bool:

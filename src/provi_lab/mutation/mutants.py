@@ -35,10 +35,11 @@ _CALLED = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """A change of one expression, of some `kind`: on `line`, from `begin` to `end` in the text, `new` for `old`."""
+    """A change of one expression on `line` to `last`: from `begin` to `end` in the text, `new` for `old`."""
 
     kind: str
     line: int
+    last: int
     begin: int
     end: int
     old: str
@@ -57,7 +58,7 @@ def mutants(text: str) -> list[Mutant]:
         begin = starts[node.lineno - 1] + _characters(text, starts, node.lineno, node.col_offset)
         assert node.end_lineno is not None and node.end_col_offset is not None  # of a tree that was made by `parse`
         end = starts[node.end_lineno - 1] + _characters(text, starts, node.end_lineno, node.end_col_offset)
-        found.append(Mutant(kind, node.lineno, begin, end, text[begin:end], f"({ast.unparse(new)})"))
+        found.append(Mutant(kind, node.lineno, node.end_lineno, begin, end, text[begin:end], f"({ast.unparse(new)})"))
     unique = {(mutant.begin, mutant.end, mutant.new): mutant for mutant in found}
     return sorted(unique.values(), key=lambda mutant: (mutant.begin, mutant.end, mutant.new))
 

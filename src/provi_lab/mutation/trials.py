@@ -1,120 +1,233 @@
-"""A copy of the tree, what each test file runs of it and how long it takes, and one changed file at a time."""
+"""Forked children that run tests: once to see which lines they run, and once for each change of a module.
 
-import ast
+The parent imports JAX and what else is heavy, and never computes: a child that is forked from it starts in no time, and
+imports the library itself, with one module's text changed on its way from the disk. The tree is never written to.
+"""
+
 import contextlib
 import dataclasses
+import importlib
+import importlib.machinery
 import json
+import math
 import os
-import shutil
+import resource
 import signal
-import subprocess
 import sys
+import tempfile
 import time
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+from provi_lab.mutation.lines import IMPORT, Recorder
 from provi_lab.mutation.mutants import Mutant
 
 ROOT = Path(__file__).resolve().parents[3]
 TESTS = {
-    "certificates": ("certificates", "soundness", "structures"),
-    "theory": ("theory", "soundness"),
-    "geometry": ("geometry", "algorithms"),
+    "certificates": ("certificates", "soundness", "structures", "fit", "diagnostics", "result"),
+    "theory": ("theory", "soundness", "algorithms", "laws"),
+    "geometry": ("geometry", "algorithms", "laws"),
 }
-"""Folders of tests whose files are asked, by room; which of them run a line is measured."""
+"""Folders of tests that are asked, by room; which of them run a line is recorded. Others may notice more."""
 
-_LONGEST_FILE = 300.0
+_HEAVY = (
+    "jax", "jax.numpy", "jax.scipy.stats", "jax.scipy.optimize", "equinox", "jaxtyping", "optax", "scipy.stats",
+    "scipy.optimize", "scipy.linalg", "scipy.special", "scipy.integrate", "matplotlib.figure", "matplotlib.pyplot",
+    "beartype", "sklearn.datasets", "sklearn.linear_model", "numpyro", "numpyro.distributions", "rich.progress",
+    "typer", "threadpoolctl", "safetensors.numpy", "jinja2", "pytest",
+)  # fmt: skip
+_PATIENCE = 6.0
+_TIME_IS_UP = (signal.SIGXCPU, signal.SIGKILL)
+_SETTINGS = {
+    "JAX_PLATFORMS": "cpu",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MPLBACKEND": "Agg",
+    "PROVI_COMPILATION_CACHE": "off",
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # plugins of packages that are imported already make it warn, that is, fail
+}
 
 
-@dataclasses.dataclass(frozen=True)
-class TestFile:
-    """What it runs: lines by module. `seconds` that it takes."""
-
-    path: str
-    seconds: float
-    lines: dict[str, frozenset[int]]
-
-
-class Copy:
-    """A copy of the tree in a folder: nothing is ever written to the tree itself."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root = folder / "tree"
-        shutil.copytree(ROOT / "src", self.root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-        shutil.copytree(ROOT / "tests", self.root / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"):
-            shutil.copy(ROOT / name, self.root / name)
-        self.environment = {
-            **os.environ,
-            "PYTHONPATH": str(self.root / "src"),
-            "PYTHONDONTWRITEBYTECODE": "1",  # of two changes within a second the older bytecode would be run
-            "OPENBLAS_NUM_THREADS": "1",
-        }
-        words = [sys.executable, "-c", "import provi; print(provi.__file__)"]
-        where = subprocess.run(words, cwd=self.root, env=self.environment, capture_output=True, text=True).stdout
-        if not where.startswith(str(self.root)):
-            raise RuntimeError(f"the tests of the copy would run {where.strip()}, not {self.root}")
-
-    def test_files(self, room: str, module: str) -> list[str]:
-        """Files of the room's tests that name the module, or something that is defined in it; those of the room all."""
-        names = _names(self.root / "src" / module)
-        found = []
-        for folder in TESTS[room]:
-            for path in sorted((self.root / "tests" / folder).rglob("test_*.py")):
-                text = path.read_text()
-                if folder == room or any(name in text for name in names):
-                    found.append(str(path.relative_to(self.root)))
-        return found
-
-    def measured(self, path: str) -> TestFile:
-        """Run one file of tests on the unchanged copy; one that does not pass there has no say."""
-        out = self.root / "lines.json"
-        folder = str(self.root / "src" / "provi")
-        traced = {**self.environment, "PROVI_MUTATION_FOLDER": folder, "PROVI_MUTATION_LINES": str(out)}
-        out.unlink(missing_ok=True)
-        began = time.monotonic()
-        code = self._pytest(["-p", "provi_lab.mutation.lines", path], traced, _LONGEST_FILE)
-        if (
-            code != 0 or not out.exists()
-        ):  # too long to be asked a hundred times, or of something that is not in the copy
-            return TestFile(path, time.monotonic() - began, {})
-        seen = json.loads(out.read_text())
-        lines = {str(Path(name).relative_to(self.root / "src")): frozenset(seen[name]) for name in seen}
-        return TestFile(path, time.monotonic() - began, lines)
-
-    def passes(self, paths: list[str], limit: float) -> bool | None:
-        """Whether the tests of these files pass; None where that takes longer than `limit` seconds."""
-        code = self._pytest(["-x", *paths], self.environment, limit)
-        return None if code is None else code == 0
-
-    def judged(self, module: str, mutant: Mutant, files: list[TestFile]) -> str:
-        """How a change ends: killed, survived, timed out (it goes round for ever), or not run by any of these tests."""
-        covering = sorted((f for f in files if mutant.line in f.lines.get(module, ())), key=lambda file: file.seconds)
-        if not covering:
-            return "not run"
-        path = self.root / "src" / module
-        before = path.read_text()
+def prepare(*, cold: bool = False) -> list[str]:
+    """Import what is heavy, nothing of the library; returns the names of what is not there. pytest must be."""
+    os.environ.update(_SETTINGS)
+    importlib.import_module("pytest")
+    missing = []
+    for name in () if cold else _HEAVY:
         try:
-            path.write_text(mutant.applied(before))
-            limit = 60 + 4 * sum(file.seconds for file in covering)
-            passed = self.passes([file.path for file in covering], limit)
-        finally:
-            path.write_text(before)
-        return {None: "timed out", True: "survived", False: "killed"}[passed]
+            importlib.import_module(name)
+        except ImportError:
+            missing.append(name)
+    loaded = [name for name in sys.modules if name == "provi" or name.startswith("provi.")]
+    if loaded:
+        raise RuntimeError(f"{loaded[0]} is imported already, so that a change of it would not be seen")
+    return missing
 
-    def _pytest(self, words: list[str], environment: dict[str, str], limit: float) -> int | None:
-        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *words]
-        process = subprocess.Popen(
-            command, cwd=self.root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
+
+@dataclasses.dataclass
+class Job:
+    """`work` is called in a child, and answers in JSON; with `seconds` of the processor its answer is "timed out".
+
+    The clock does not decide, since on a busy machine every test is slow: after six times that it is "unfinished".
+
+    - `needs`: a file that the child writes as it goes, read when it was ended before its answer.
+    """
+
+    key: Any
+    work: Callable[[], Any]
+    seconds: float | int
+    needs: Path | None = None
+
+
+def in_children(jobs: Iterator[Job], workers: int, until: float | int) -> Iterator[tuple[Job, Any, float]]:
+    """Jobs as they end, `workers` at a time, each on a core of its own; at `until` all that run are ended."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    running: dict[int, tuple[Job, float, int, Path]] = {}
+    free, exhausted = list(range(workers)), False
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            return process.wait(limit)
-        except subprocess.TimeoutExpired:
-            return None
+            while True:
+                while free and not exhausted and time.monotonic() < until:
+                    job = next(jobs, None)
+                    if job is None:
+                        exhausted = True
+                        break
+                    slot = free.pop()
+                    out = Path(folder) / f"{slot}.json"
+                    out.unlink(missing_ok=True)
+                    core = cores[slot % len(cores)] if len(cores) >= workers > 1 else None
+                    running[_forked(job, out, core)] = job, time.monotonic(), slot, out
+                if not running:
+                    return
+                time.sleep(0.01)
+                now = time.monotonic()
+                for pid, (job, began, slot, out) in list(running.items()):
+                    ended, status = os.waitpid(pid, os.WNOHANG)
+                    late = now - began > _PATIENCE * job.seconds
+                    if not ended and not late and now < until:
+                        continue
+                    _end(pid, reaped=bool(ended))
+                    del running[pid]
+                    free.append(slot)
+                    answer = json.loads(out.read_text()) if out.exists() else None
+                    if answer is None and job.needs is None:
+                        rung = ended and os.WIFSIGNALED(status) and os.WTERMSIG(status) in _TIME_IS_UP
+                        answer = {"end": "timed out" if rung else "killed" if ended else "unfinished"}
+                        answer |= {"by": "", "passed": 0}
+                    if answer is None and ended:
+                        print(f"a child died: {out.with_suffix('.log').read_text()[-1500:]}", flush=True)
+                    yield job, answer, now - began
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with what it has started
-            process.wait()
+            for pid in running:
+                _end(pid)
+
+
+def _end(pid: int, *, reaped: bool = False) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)  # with what it has started
+    if not reaped:
+        os.waitpid(pid, 0)
+
+
+def _forked(job: Job, out: Path, core: int | None) -> int:
+    pid = os.fork()
+    if pid:
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)  # here and in the child: whoever is first
+        return pid
+    code = 1
+    try:
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(job.seconds), math.ceil(job.seconds) + 1))
+        if core is not None:
+            os.sched_setaffinity(0, {core})  # XLA and BLAS start as many threads as there are cores
+        silent, log = (
+            os.open(os.devnull, os.O_RDONLY),
+            os.open(out.with_suffix(".log"), os.O_RDWR | os.O_CREAT | os.O_TRUNC),
+        )
+        for stream, target in enumerate((silent, log, log)):
+            os.dup2(target, stream)
+        draft = out.with_suffix(".draft")
+        draft.write_text(json.dumps(job.work()))
+        draft.replace(out)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def recorded(path: str, out: Path) -> Any:
+    """In a child: the tests of one file, each with its lines; those marked as slow would be asked of no change."""
+    recorder = Recorder(f"{ROOT / 'src'}/", out)
+    recorder.watch()
+    _pytest(["-m", "not slow", path], recorder)
+    return recorder.tests
+
+
+def judged(module: str, text: str, tests: list[str]) -> dict[str, Any]:
+    """In a child: these tests with the module's text changed, until one fails.
+
+    Ends are "killed", "survived" and "not run" where pytest found none of the tests.
+    """
+    _serve(ROOT / "src" / module, text.encode())
+    watch = _FirstFailure()
+    code = _pytest(["-x", *tests], watch)
+    end = {0: "survived", 5: "not run"}.get(int(code), "killed")
+    return {"end": end, "by": watch.failed, "passed": watch.passed}
+
+
+class _FirstFailure:
+    def __init__(self) -> None:
+        self.failed, self.passed = "", 0
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
+        self.passed += report.when == "call" and report.passed
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed and not self.failed:
+            self.failed = f"{report.nodeid} (import)"
+
+
+def _pytest(words: list[str], plugin: Any) -> int:
+    import pytest
+
+    os.chdir(ROOT)
+    sys.dont_write_bytecode = True
+    always = ["-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "--rootdir", str(ROOT)]
+    return int(pytest.main([*always, *words], plugins=[plugin]))
+
+
+def _serve(path: Path, content: bytes) -> None:
+    """Whoever reads the source of `path` gets `content`, through whatever import hook, and no bytecode."""
+    loader = importlib.machinery.SourceFileLoader
+    get_data, path_stats = loader.get_data, loader.path_stats
+
+    def data(self: Any, name: str) -> bytes:
+        return content if name == str(path) else get_data(self, name)
+
+    def stats(self: Any, name: str) -> Any:
+        if name == str(path):
+            raise OSError("changed on the way: no bytecode")
+        return path_stats(self, name)
+
+    loader.get_data, loader.path_stats = data, stats  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_files(rooms: list[str], folders: list[str] | None = None) -> list[str]:
+    """All files of tests of the rooms' folders, or of these, relative to the root."""
+    folders = folders or list(dict.fromkeys(folder for room in rooms for folder in TESTS[room]))
+    found = [path for folder in folders for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))]
+    found.sort(
+        key=lambda path: (path.relative_to(ROOT).parts[1] not in rooms, path.stat().st_size)
+    )  # the nearest first
+    return [str(path.relative_to(ROOT)) for path in found]
 
 
 def modules_of(room: str) -> list[str]:
@@ -124,7 +237,36 @@ def modules_of(room: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT / "src")) for path in paths if path.name != "__init__.py")
 
 
-def _names(path: Path) -> list[str]:
-    defined = [n.name for n in ast.parse(path.read_text()).body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
-    dotted = ".".join(path.with_suffix("").parts[path.parts.index("src") + 1 :]) if "src" in path.parts else path.stem
-    return [dotted, *(name for name in defined if not name.startswith("_"))]
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Which tests are asked about a change, in order, and how long they take unchanged."""
+
+    tests: list[str]
+    seconds: float
+
+
+def chosen(module: str, mutant: Mutant, recorded_tests: dict[str, dict[str, Any]], most: float | int) -> Choice:
+    """The tests that run the line, the three quickest first, then file by file, then the others of these files.
+
+    - A line that runs on import only is asked of all tests that run anything of the module.
+    - What JAX has traced for one test of a file is not seen to run in the next: hence the others of the files.
+    - `most`: seconds; what is beyond is not asked, and a change that would be noticed there only counts as a survivor.
+    """
+    lines = range(mutant.line, mutant.last + 1)
+    here = {name: test for name, test in recorded_tests.items() if test["passed"] and test["lines"].get(module)}
+    direct = [name for name, test in here.items() if not set(lines).isdisjoint(test["lines"][module])]
+    if not direct and not set(lines).isdisjoint(recorded_tests.get(IMPORT, {"lines": {}})["lines"].get(module, ())):
+        direct = list(here)
+    direct = sorted(direct, key=lambda name: here[name]["seconds"])
+    files = list(dict.fromkeys(name.split("::")[0] for name in direct))
+    others = [n for n, t in recorded_tests.items() if t["passed"] and n.split("::")[0] in files and n not in direct]
+    grouped = sorted(direct[3:], key=lambda name: files.index(name.split("::")[0]))
+    grouped += sorted(others, key=lambda name: files.index(name.split("::")[0]))
+    tests, total = [], 0.0
+    for name in [*direct[:3], *grouped]:
+        seconds = recorded_tests[name]["seconds"]
+        if tests and total + seconds > most:
+            continue
+        tests.append(name)
+        total += seconds
+    return Choice(tests, total)

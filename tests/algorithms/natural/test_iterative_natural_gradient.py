@@ -58,6 +58,9 @@ def test_optimum_descent_and_certificate(kind):
     bounds = [iterative_bounds(target, family, state.point, solver)[0].value for state in states]
     assert all(gap <= bound for gap, bound in zip(gaps, bounds, strict=True))
     assert bounds[-1] < 1e-6
+    factored = [iterative_bounds(target, family, state.point)[0].value for state in (states[2], states[-1])]
+    assert gaps[2] <= factored[0] and gaps[-1] <= factored[1] < 1e-6
+    assert factored[0] == pytest.approx(bounds[2], rel=1e-3)
     # Seven standard errors of 256 probes; the error of the trapezoid rule is in the run's own ELBO only.
     value, error = (float(x) for x in estimated_elbo(jax.random.key(0), target, family, last, solver))
     assert abs(value + best) < 7 * error + 1e-6

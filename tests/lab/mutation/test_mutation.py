@@ -1,7 +1,12 @@
-"""Changes are real ones, and a survivor is told from what a test notices, in a copy of the tree."""
+"""Changes are real ones, and a survivor is told from what a test notices, in children."""
 
 import ast
-import re
+import json
+import os
+import shutil
+import subprocess
+import sys
+from math import comb
 
 import pytest
 
@@ -43,42 +48,91 @@ def test_changes_are_code_that_differs_in_one_place():
     }
 
 
-def test_the_sample_is_of_the_rooms_and_repeats_itself():
-    sample = command.sampled(["theory", "geometry"], 5, 1)
-    assert [trial.room for trial in sample] == ["theory"] * 5 + ["geometry"] * 5
-    assert sample == command.sampled(["theory", "geometry"], 5, 1) != command.sampled(["theory", "geometry"], 5, 2)
+def test_every_beginning_is_a_sample_of_each_room():
+    every = {"theory": command.population("theory"), "geometry": command.population("geometry")}
+    order = command.shuffled(every, 1)
+    assert order == command.shuffled(every, 1) != command.shuffled(every, 2)
+    assert sorted(trial.key for trial in order) == sorted(t.key for several in every.values() for t in several)
+    begun = [trial.room for trial in order[:100]]
+    ratio = (len(every["theory"]) / len(every["geometry"])) ** 0.5
+    assert begun.count("theory") / begun.count("geometry") == pytest.approx(ratio, rel=0.1)
+    first = [trial.mutant.line for trial in order if trial.room == "theory"][:50]
+    assert first != sorted(first)
+
+
+def test_the_interval_covers_as_often_as_it_says():
+    """All samples of 9 of 20 changes, of which `noticed` would be noticed: exact probabilities, against 95 per cent."""
+    for noticed in range(21):
+        covered = 0.0
+        for count in range(max(0, noticed - 11), min(9, noticed) + 1):
+            low, high = command.interval(count, 9, 20)
+            if low <= noticed / 20 <= high:
+                covered += comb(noticed, count) * comb(20 - noticed, 9 - count) / comb(20, 9)
+        assert covered >= 0.95
+    assert command.interval(7, 9, 9) == (7 / 9, 7 / 9) and command.interval(0, 0, 9) == (0.0, 1.0)
+
+
+def test_known_equivalents_are_changes_of_the_code_of_now():
+    keys = [(each["module"], each["source"], each["old"], each["new"]) for each in command.equivalents()]
+    assert len(set(keys)) == len(keys) and all(each["reason"] for each in command.equivalents())
+    for module, source, old, new in keys:
+        text = (trials.ROOT / "src" / module).read_text()
+        rows = text.splitlines()
+        there = [(rows[m.line - 1].strip(), m.old, m.new) for m in mutants(text)]
+        assert (source, old, new) in there, f"{module} has no such change any more: {source}"
 
 
 @pytest.fixture
-def tree(tmp_path, monkeypatch):
-    """A small tree of its own: one module, of whose two functions the tests look at one."""
+def tree(tmp_path):
+    """A small tree of its own: one module, of whose functions the tests look at two."""
     root = tmp_path / "root"
-    for folder in ("src/provi/theory", "src/provi_lab/mutation", "tests/theory"):
+    for folder in ("src/provi/theory", "src/provi_lab", "tests/theory"):
         (root / folder).mkdir(parents=True)
-    (root / "src/provi/__init__.py").write_text("")
-    (root / "src/provi/theory/__init__.py").write_text("")
-    code = "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n\n\ndef alone(x):\n    return x + 1\n"
-    (root / "src/provi/theory/numbers.py").write_text(code)
-    test = "from provi.theory.numbers import double, half\n\n\ndef test():\n    assert double(3) == 6 and half(2)\n"
-    (root / "tests/theory/test_numbers.py").write_text(test)
-    for name in ("__init__.py", "lines.py"):
-        (root / "src/provi_lab/mutation" / name).write_text((trials.ROOT / "src/provi_lab/mutation" / name).read_text())
-    (root / "src/provi_lab/__init__.py").write_text("")
-    for name in ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"):
-        (root / name).write_text("")
-    monkeypatch.setattr(trials, "ROOT", root)
-    monkeypatch.setattr(command, "ROOT", root)
+    for package in ("provi", "provi/theory", "provi_lab"):
+        (root / "src" / package / "__init__.py").write_text("")
+    shutil.copytree(trials.ROOT / "src/provi_lab/mutation", root / "src/provi_lab/mutation")
+    (root / "src/provi/theory/numbers.py").write_text(
+        "LIMIT = 6\n\n\ndef double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n\n\n"
+        "def alone(x):\n    return x + 1\n\n\ndef up(x):\n    while x < LIMIT:\n        x += 1\n    return x\n"
+    )
+    (root / "tests/theory/test_numbers.py").write_text(
+        "from provi.theory.numbers import double, half, up\n\n\ndef test_numbers():\n"
+        "    assert double(3) == 6 and half(2)\n\n\ndef test_up():\n    assert up(3) == 6\n\n\n"
+        "def test_broken():\n    assert half(3) == 7\n"
+    )
+    (root / "pyproject.toml").write_text("")
     return root
 
 
-def test_survivors_are_told_from_what_is_noticed(tree, capsys):
-    before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
-    command.main(["--rooms", "theory", "--sample", "99"])
-    told = re.findall(
-        r"^(\w+(?: run)?) +src/provi/theory/numbers.py:(\d+): (\w+):", capsys.readouterr().out, re.MULTILINE
+def test_survivors_are_told_from_what_is_noticed(tree):
+    """In children of a process of its own, which has imported nothing of the library; and a second run goes on."""
+    before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    words = [sys.executable, "-m", "provi_lab.mutation", "--cold", "--rooms", "theory"]
+    words += ["--out", str(tree.parent / "out.json")]
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(*more):
+        ran = subprocess.run([*words, *more], env=environment, cwd=tree, capture_output=True, text=True, timeout=300)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout, json.loads((tree.parent / "out.json").read_text())
+
+    said, held = run("--sample", "5")
+    assert "does not pass unchanged: tests/theory/test_numbers.py::test_broken" in said
+    assert held["scores"]["theory"]["tried"] == 5 and held["about"]["controls"] == {"tried": 1, "failed": []}
+    said, held = run("--seconds", "250")
+    ends = {(each["line"], each["kind"]): each["end"] for each in held["trials"]}
+    assert ends[1, "constant"] == ends[5, "arithmetic"] == ends[5, "return"] == ends[9, "return"] == "killed"
+    assert ends[9, "arithmetic"] == ends[9, "constant"] == "survived"
+    assert ends[13, "return"] == ends[13, "arithmetic"] == "not run"
+    assert ends[17, "comparison"] == "killed" and held["scores"]["all"]["tried"] == len(ends)
+    score = held["scores"]["theory"]
+    assert score["low"] == score["high"] == score["score"] == score["noticed"] / len(ends)
+    (tree / "tests/theory/test_more.py").write_text(
+        "from provi.theory.numbers import alone, half\n\n\n"
+        "def test_more():\n    assert half(4) == 2 and alone(1) == 2\n"
     )
-    ends = {(int(line), kind): end for end, line, kind in told}
-    assert ends[2, "arithmetic"] == ends[2, "return"] == ends[6, "return"] == "killed"
-    assert ends[6, "arithmetic"] == ends[6, "constant"] == "survived"
-    assert {end for (line, _), end in ends.items() if line == 10} == {"not run"}
-    assert before == {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+    _, held = run("--again")
+    assert held["scores"]["theory"]["score"] == 1.0
+    (tree / "tests/theory/test_more.py").unlink()
+    after = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    assert before == after

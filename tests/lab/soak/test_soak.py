@@ -1,5 +1,6 @@
 """The soak runs, repeats itself, and notices what it is for: each promise is broken once."""
 
+import contextlib
 import json
 import os
 import signal
@@ -154,3 +155,23 @@ def test_the_command_counts_and_exits(tmp_path, monkeypatch, capsys):
     assert tally.done == tally.planned == 1 and not command.failed([tally]) and os.getcwd() == before
     tally.planned = 2
     assert command.failed([tally]) and "CUT SHORT commands: 1 of 2" in command.table([tally], 600)
+
+
+def test_a_kind_goes_on_until_enough_was_counted(monkeypatch):
+    """Every third case counts; 20 planned, 9 required."""
+
+    @contextlib.contextmanager
+    def cases():
+        def case(rng, tally):
+            tally.counts["kills"] += tally.done % 3 == 2
+            return "end"
+
+        yield case
+
+    monkeypatch.setattr(kills, "cases", cases)
+    until = time.monotonic() + 100
+    tally = command.run_kind("kills", 0, 20, range(20), until, required=9)
+    assert tally.counts["kills"] == 9 and tally.done == 27 and tally.planned == 20
+    assert not command.failed([tally], 27.0) and "TOO FEW" not in command.table([tally], 27.0)
+    assert command.failed([tally], 30.0) and "TOO FEW kills: 9 of 10" in command.table([tally], 30.0)
+    assert command.run_kind("kills", 0, 3, range(3), until, required=9).done == 6

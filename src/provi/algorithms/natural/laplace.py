@@ -1,13 +1,15 @@
 """The mode and the Laplace approximation: where to start, and the coordinates in which a target is nearly round."""
 
 import dataclasses
+import math
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.compilation import program_jit
+from provi.core.interpreter import weighed_jit
 from provi.core.limits import Clock
 from provi.core.types import Vector
 from provi.targets.base import AbstractTarget
@@ -30,18 +32,18 @@ class LaplaceApproximation:
     converged: bool
 
 
-@program_jit
+@partial(weighed_jit, calls=100)
 def value_and_gradient(target: AbstractTarget, z: Vector):
     """The potential and its gradient, compiled once for a kind of target."""
-    return jax.value_and_grad(target.potential)(z)
+    return target.value_and_gradient(z)
 
 
-@program_jit
+@weighed_jit
 def _hessian(target: AbstractTarget, z: Vector):
     return jax.hessian(target.potential)(z)
 
 
-@program_jit
+@weighed_jit
 def _hessian_diagonal(target: AbstractTarget, z: Vector):
     """diag(H) by one Hessian-vector product a coordinate; above `LARGEST_DENSE`, the mean of v * H v over random signs.
 
@@ -99,19 +101,33 @@ def laplace_approximation(
         callback=look_at_the_clock if clock.limited else None,
     )
     mode = found.x if np.isfinite(found.x).all() else np.asarray(start, np.float64)
-    point = jnp.asarray(mode, target.dtype)
     products = _NUM_PROBES if target.dim > LARGEST_DENSE else target.dim
     if not clock.pays_for(2 * 3 * products, programs=2 * 2):  # a product with the Hessian takes three gradients
         return LaplaceApproximation(
             mode, _learnt_factor(found, target.dim, diagonal or target.dim > LARGEST_DENSE), False
         )
+    return LaplaceApproximation(mode, curvature_factor(target, mode, diagonal)[0], bool(found.success))
+
+
+def curvature_factor(target: AbstractTarget, at: np.ndarray, diagonal: bool = False) -> tuple[np.ndarray, float]:
+    """F with FF' the inverse of the Hessian's absolute value at a point, and a number with the least eigenvalue's sign.
+
+    With `diagonal`, and above `LARGEST_DENSE` dimensions, of the Hessian's diagonal: a vector, and its least entry.
+    """
+    point = jnp.asarray(at, target.dtype)
     if diagonal or target.dim > LARGEST_DENSE:
-        curvature = _safe_curvature(np.asarray(_hessian_diagonal(target, point), np.float64))
-        return LaplaceApproximation(mode, curvature**-0.5, bool(found.success))
+        entries = np.asarray(_hessian_diagonal(target, point), np.float64)
+        return _safe_curvature(entries) ** -0.5, float(entries.min())
     hessian = np.asarray(_hessian(target, point), np.float64)
-    values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
-    covariance = (vectors / _safe_curvature(values)) @ vectors.T
-    return LaplaceApproximation(mode, np.linalg.cholesky((covariance + covariance.T) / 2), bool(found.success))
+    hessian = (hessian + hessian.T) / 2
+    if not np.isfinite(hessian).all():
+        return np.eye(target.dim), math.nan
+    # In units in which the diagonal is one: parameters of very different scales are no flat directions.
+    units = _safe_curvature(np.diagonal(hessian), 1e-300) ** -0.5
+    values, vectors = np.linalg.eigh(units[:, None] * hessian * units)
+    root = units[:, None] * vectors
+    covariance = (root / _safe_curvature(values)) @ root.T
+    return np.linalg.cholesky((covariance + covariance.T) / 2), float(values[0])
 
 
 def _learnt_factor(found: Any, dim: int, diagonal: bool) -> np.ndarray:
@@ -122,6 +138,6 @@ def _learnt_factor(found: Any, dim: int, diagonal: bool) -> np.ndarray:
     return deviations if diagonal else np.diag(deviations)
 
 
-def _safe_curvature(values: np.ndarray) -> np.ndarray:
+def _safe_curvature(values: np.ndarray, relative: float = 1e-8) -> np.ndarray:
     magnitude = np.abs(np.nan_to_num(values, nan=1.0, posinf=1.0, neginf=1.0))
-    return np.maximum(magnitude, max(1e-8 * magnitude.max(), 1e-12))
+    return np.maximum(magnitude, max(relative * magnitude.max(), 1e-12))

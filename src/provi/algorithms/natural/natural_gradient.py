@@ -35,7 +35,7 @@ from provi.families.location_scale import LocationScale, Point, square_root
 from provi.families.marginals import marginal_quadrature
 from provi.families.scales import Diagonal, Symmetric, Triangular
 from provi.targets.likelihoods.moments import quadrature_moments
-from provi.targets.linear_model import AbstractLinearModel
+from provi.targets.linear_model import AbstractLinearModel, fast_products
 from provi.targets.row_sums import Rows, keep, sum_over_rows
 
 _GROWTH, _LARGEST_STEP, _POINT_VARIANCE = 4.0, 1e8, 1e-6
@@ -216,32 +216,17 @@ def _weighted_sums(design: Any, slopes: Any, weights: Any) -> tuple[Any, Any]:
     return tuple(jnp.dot(design.T, x, precision=jax.lax.Precision.HIGHEST) for x in (slopes, weighted))
 
 
-def fast_products(target: AbstractLinearModel) -> bool:
-    """Whether steps may take the kernels of `core.row_kernels`: a large table in float32 on a GPU."""
-    if jax.default_backend() != "gpu" or not isinstance(target.design, jax.Array):
-        return False
-    from provi.core.row_kernels import supported  # as in `evaluate`
-
-    return supported(target.design)
-
-
 def first_location(target: AbstractLinearModel) -> np.ndarray:
     r"""The prior mean; for counts the ridge regression of their logarithms, $(L_0 + X'WX)^{-1}(L_0\mu_0 + X'W\log y)$.
 
     From the prior mean a Newton step towards a count of 10^6 overflows, and so do all that are 10^12 times shorter.
     """
     mean = np.asarray(target.prior.mean, np.float64)
-    working = target.likelihood.working_response(jnp.asarray(target.response))
-    if working is None:
+    if jax.eval_shape(target.likelihood.working_response, target.response) is None:
         return mean
-    if target.stream is not None:
-        added, slope = (np.asarray(x) for x in _working_sums(target, mean))
-    else:
-        design, response, weight = (np.asarray(x, np.float64) for x in (target.design, *working))
-        weighted = design * weight[:, None]
-        added, slope = weighted.T @ design, weighted.T @ (response - design @ mean)
+    curvature, slope = (np.asarray(x) for x in _working_sums(target, mean))
     try:
-        found = mean + np.linalg.solve(target.prior.precision_matrix() + added, slope)
+        found = mean + np.linalg.solve(target.prior.precision_matrix() + curvature, slope)
     except np.linalg.LinAlgError:  # singular to rounding, of columns whose scales are far apart
         return mean
     return found if np.isfinite(found).all() else mean
@@ -249,12 +234,13 @@ def first_location(target: AbstractLinearModel) -> np.ndarray:
 
 @instant_jit
 def _working_sums(target: AbstractLinearModel, mean: Any) -> Any:
-    """X'WX and X'W(r - Xm) of the working responses r, in one pass over a stream."""
+    r"""$X'WX$ and $X'W(r - X\mu_0)$ of the working responses r."""
 
     def sums(rows: Rows, real: Any) -> Any:
-        response, weight = keep(real, target.likelihood.working_response(rows.response))
-        weighted = rows.design * weight[:, None]
-        return weighted.T @ rows.design, weighted.T @ (response - rows.design @ mean)
+        working: Any = target.likelihood.working_response(rows.response)
+        response, weight = working[0], jnp.where(real, working[1], 0)[:, None]
+        left = jnp.where(real, response - rows.design @ mean, 0)
+        return rows.design.T @ (weight * rows.design), rows.design.T @ (weight[:, 0] * left)
 
     return sum_over_rows(target, sums, dtype=jnp.float64)
 

@@ -44,7 +44,7 @@ from provi.certificates.dual.dual_pass import (
 from provi.core.arguments import available_bytes, device_array
 from provi.core.interpreter import instant_quick_jit
 from provi.families.dual_gaussian import DualGaussian, DualPoint
-from provi.families.site_solver import SiteSolver, factors_fit, site_solver, target_jitter
+from provi.families.site_solver import SiteSolver, factorise, factors_fit, site_solver, target_jitter
 from provi.targets.likelihoods import Poisson
 
 NAME = "linearisation (b), by traces"
@@ -55,7 +55,11 @@ _TOLERANCE = 1e-6
 def iterative_bounds(
     target: Any, family: DualGaussian, point: DualPoint, solver: SiteSolver | None = None
 ) -> tuple[GapBound, ...]:
-    """The bound at `point`, in float64; `solver` is one of K, if the caller has it."""
+    """The bound at `point`, in float64, on the device of K; `solver` is one of K, if the caller has it.
+
+    Without one the variances come from a Cholesky factor where there is room for it: conjugate gradients cost more
+    operations. Its rounding is that of `dual_pass`.
+    """
     family.check_target(target)
     likelihood = target.likelihood
     if not likelihood.log_concave or family.root is not None:
@@ -63,16 +67,20 @@ def iterative_bounds(
     largest = float(likelihood.curvature[1])
     if not math.isfinite(largest) and not isinstance(likelihood.plain, Poisson):
         return _no_bound("the curvature of the link is not bounded")
-    prior = prior_in_double(family)
-    if solver is None or solver.gram.dtype != np.float64:
-        solver = site_solver(jnp.asarray(prior.gram), np.asarray(target_jitter(target), np.float64))
+    prior = prior_in_double(family, jnp)
     likelihood, response, a, s = (
         jax.tree.map(_double, x) for x in (likelihood, target.response, point.dual_mean, point.site_precision)
     )
-    # P is rounded: its residual is larger by at most this.
-    pad = solver.factor.shape[1] * EPS
-    solver = eqx.tree_at(lambda x: x.residual, solver, device_array(np.asarray(solver.residual) + pad * prior.size))
-    found = _evaluate(solver, likelihood, response, prior.mean, a, s, np.asarray(_TOLERANCE))
+    pad = 0.0
+    if solver is None and factors_fit(family.num_sites, 8, available_bytes()):
+        found = _evaluate_factored(prior.gram, likelihood, response, prior.mean, a, s, prior.factor_error(s))
+    else:
+        if solver is None or solver.gram.dtype != np.float64:
+            solver = site_solver(prior.gram, np.asarray(target_jitter(target), np.float64))
+        # P is rounded: its residual is larger by at most this.
+        pad = solver.factor.shape[1] * EPS
+        solver = eqx.tree_at(lambda x: x.residual, solver, device_array(np.asarray(solver.residual) + pad * prior.size))
+        found = _evaluate(solver, likelihood, response, prior.mean, a, s, np.asarray(_TOLERANCE))
     variance, error, moments, errors, squared = jax.tree.map(np.asarray, found)
     gradient, relative, root = a + moments.slope, ROUNDING * len(s) * EPS, np.sqrt(prior.size)
     # P is rounded, so that B' >= (1 - strain) M instead of M.
@@ -127,13 +135,26 @@ def _moved(
 def _evaluate(
     solver: SiteSolver, likelihood: Any, response: Any, mean: Any, dual_mean: Any, precision: Any, tolerance: Any
 ) -> Any:
-    response, mean, dual_mean, precision = (jnp.asarray(x) for x in (response, mean, dual_mean, precision))
-    found = solver.variances(precision, tolerance)
-    centre = mean + solver.gram @ dual_mean
-    moments = likelihood.moments(centre, found.value, response)
-    errors = likelihood.moment_errors(centre, found.value, response)
+    found = solver.variances(jnp.asarray(precision), tolerance)
+    return found.value, found.error, *_at_sites(solver.gram, found.value, likelihood, response, mean, dual_mean)
+
+
+@instant_quick_jit
+def _evaluate_factored(
+    gram: Any, likelihood: Any, response: Any, mean: Any, dual_mean: Any, precision: Any, factor_error: Any
+) -> Any:
+    variance = factorise(gram, jnp.asarray(precision)).variance
+    return variance, variance * factor_error, *_at_sites(gram, variance, likelihood, response, mean, dual_mean)
+
+
+def _at_sites(gram: Any, variance: Any, likelihood: Any, response: Any, mean: Any, dual_mean: Any) -> Any:
+    """The moments of the terms, bounds on their errors, and c'Kc."""
+    response, mean, dual_mean = (jnp.asarray(x) for x in (response, mean, dual_mean))
+    centre = mean + gram @ dual_mean
+    moments = likelihood.moments(centre, variance, response)
+    errors = likelihood.moment_errors(centre, variance, response)
     gradient = dual_mean + moments.slope
-    return found.value, found.error, moments, errors, jnp.sum(gradient * (solver.gram @ gradient))
+    return moments, errors, jnp.sum(gradient * (gram @ gradient))
 
 
 def _no_bound(reason: str) -> tuple[GapBound, ...]:

@@ -38,7 +38,7 @@ class Prior:
     - `mean_error`: of the mean.
     """
 
-    gram: np.ndarray
+    gram: Any
     mean: np.ndarray
     size: np.ndarray
     unit: float
@@ -59,18 +59,24 @@ class Prior:
         return ((len(sites) + 3) * EPS + self.unit) * self.trace(sites)
 
 
-def prior_in_double(family: DualGaussian) -> Prior:
-    """K and X mu_0 in float64; those of a linear model in float32 are computed anew from its design."""
-    gram = np.asarray(family.gram, np.float64)
+def prior_in_double(family: DualGaussian, numbers: Any = np) -> Prior:
+    """K and X mu_0 in float64; those of a linear model in float32 are computed anew from its design.
+
+    With `numbers` = `jax.numpy` K stays on its device, for bounds that need nothing of its size on the host.
+    """
+    gram = numbers.asarray(family.gram, np.float64)
     if family.design is None or family.prior is None:
         mean = np.asarray(family.prior_mean, np.float64)
-        return Prior(gram, mean, np.diagonal(gram), 0.0, 4 * EPS * np.abs(mean))
-    design, factor, mean = (np.asarray(x, np.float64) for x in (family.design, family.prior.factor, family.prior.mean))
+        return Prior(gram, mean, np.asarray(numbers.diagonal(gram)), 0.0, 4 * EPS * np.abs(mean))
+    parts = (family.design, family.prior.factor, family.prior.mean)
+    design, factor, mean = (numbers.asarray(x, np.float64) for x in parts)
     rows = design @ factor if factor.ndim == 2 else design * factor
-    sizes = np.abs(design) @ np.abs(factor) if factor.ndim == 2 else np.abs(rows)
-    gram = gram if np.asarray(family.gram).dtype == np.float64 else rows @ rows.T
+    sizes = abs(design) @ abs(factor) if factor.ndim == 2 else abs(rows)
+    gram = gram if family.gram.dtype == np.float64 else rows @ rows.T
     unit = 4 * design.shape[1] * EPS
-    return Prior(gram, design @ mean, np.sum(sizes**2, axis=1), unit, unit * (np.abs(design) @ np.abs(mean)))
+    found = (design @ mean, numbers.sum(sizes**2, axis=1), abs(design) @ abs(mean))
+    mean, size, mean_size = (np.asarray(x) for x in found)
+    return Prior(gram, mean, size, unit, unit * mean_size)
 
 
 def site_factor(gram: np.ndarray, precision: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

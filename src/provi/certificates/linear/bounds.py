@@ -340,7 +340,7 @@ def local_bound(target: AbstractLinearModel, family: LocationScale, at: Whitened
     residual = at.curvature - np.eye(len(at.gradient))
     residual = np.diagonal(residual) if at.diagonal else residual
     size = float(np.linalg.norm(residual)) + at.curvature_error
-    found = _local_bound_by_the_way(at, size)
+    found = local_bound_by_the_way(at, size)
     if found is not None:
         return found
     double = line_arguments(target, family)[0]
@@ -358,7 +358,7 @@ def local_bound(target: AbstractLinearModel, family: LocationScale, at: Whitened
     return region_bound(log_det_part(at), size, norm, at_radius)
 
 
-def _local_bound_by_the_way(at: WhitenedPass, size: float) -> GapBound | None:
+def local_bound_by_the_way(at: WhitenedPass, size: float) -> GapBound | None:
     """(d) from what the pass at q says of the regions of `RADII`; None where that is not enough."""
     covariance = log_det_part(at)
     if at.deficits is None or not math.isfinite(covariance):

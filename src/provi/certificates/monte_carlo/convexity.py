@@ -15,7 +15,8 @@ from provi.certificates.monte_carlo.batch_minima import times_rows
 from provi.certificates.monte_carlo.batch_sums import Frame, curvature_excess, pair_gradients, times
 from provi.certificates.monte_carlo.whitened_frame import claimed_convexity, scale_factor
 from provi.core.arguments import check_count, double_precision
-from provi.core.compilation import program_jit
+from provi.core.interpreter import weighed_jit
+from provi.core.randomness import key_of
 from provi.core.types import Count, Draws, Matrix, RandomKey, Scalar, Vector
 from provi.families.bases import AbstractBase
 from provi.families.location_scale import LocationScale, Point
@@ -60,7 +61,7 @@ def find_negative_curvature(
     claimed = claimed_convexity(target.constants)
     granted = float(np.sqrt(np.finfo(target.dtype).eps)) if tolerance is None else float(tolerance)
     found = _least_curvatures(
-        jax.random.key(seed), target, family.base, loc, factor, jnp.asarray(claimed, target.dtype), num_points
+        key_of(seed), target, family.base, loc, factor, jnp.asarray(claimed, target.dtype), num_points
     )
     points, directions, excess, largest = (np.asarray(x, np.float64) for x in found)
     # What is rounded is the Hessian, and mu I is a part of it: all of it where the claim is exact.
@@ -77,7 +78,7 @@ def find_negative_curvature(
     return Counterexample(points[worst], directions[worst] / length, curvature, claimed)
 
 
-@program_jit
+@weighed_jit
 def _least_curvatures(
     key: RandomKey,
     target: AbstractTarget,
@@ -165,7 +166,7 @@ def refuting_segment(
     return Counterexample(ends[0], ends[1] - ends[0], float(curvature), float(frame.claimed))
 
 
-@program_jit
+@weighed_jit
 def _least_convex_pair(
     key: RandomKey,
     target: AbstractTarget,

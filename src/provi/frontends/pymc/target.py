@@ -13,6 +13,7 @@ from provi.core.types import Draws, Scalar, Vector
 from provi.frontends.pymc.program import PyMCProgram, Traced, in_jax, in_python
 from provi.frontends.target import AbstractModelTarget, read_values
 from provi.targets.assumptions import Assumptions
+from provi.targets.base import points_around
 from provi.targets.latent.model import AbstractLatentGaussian
 from provi.targets.linear_model import AbstractLinearModel
 
@@ -36,6 +37,10 @@ class PyMCTarget(AbstractModelTarget):
     def parameter_names(self) -> tuple[str, ...]:
         """The variables' names with indices; `log(sigma)` for a coordinate that is not the variable itself."""
         return self.names
+
+    def search_points(self, count: int, seed: int) -> np.ndarray:
+        """PyMC's first point, then its `jitter`, uniform within 1 of that, and farther ones."""
+        return points_around(self.default_location, count, seed, radius=1.0, far=(8.0,))
 
     def potential(self, z: Vector) -> Scalar:
         """Minus PyMC's log density, with the Jacobian."""

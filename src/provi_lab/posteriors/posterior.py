@@ -1,0 +1,45 @@
+"""What a posterior of the suite is: a NumPyro model, its data, and how its reference is made."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Moments = dict[str, tuple[np.ndarray, np.ndarray]]
+"""Of each latent site its means and its standard deviations."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Posterior:
+    """One posterior. The quantities that are compared are the values of all latent sites, in the model's own words.
+
+    - `data()`: the arguments of the model, made with a fixed seed.
+    - `decentre`: locations and scales that the reference run moves out of the prior (the same posterior, in
+      coordinates that suit NUTS); the model itself stays as a user wrote it.
+    - `reference`: another model of the same posterior, or of the part of it that `complete` makes whole, with the
+      same names.
+    - `complete(draws)`: the draws of the whole posterior from those of `reference`, by name; for labels that switch.
+    - `exact(*data)`: moments in closed form or by quadrature, instead of a run.
+    """
+
+    name: str
+    kind: str
+    model: Callable[..., Any]
+    data: Callable[[], tuple[Any, ...]] = tuple
+    decentre: tuple[str, ...] = ()
+    reference: Callable[..., Any] | None = None
+    complete: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None
+    exact: Callable[..., Moments] | None = None
+
+
+def generator(seed: int) -> np.random.Generator:
+    """Random numbers for data."""
+    return np.random.default_rng(seed)
+
+
+def design(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    """Correlated standardised predictors."""
+    common = rng.normal(size=(rows, 1))
+    table = 0.8 * rng.normal(size=(rows, columns)) + 0.6 * common
+    return (table - table.mean(0)) / table.std(0)

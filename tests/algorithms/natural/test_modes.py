@@ -1,0 +1,78 @@
+"""The search for modes, against densities whose modes and evidence are known in closed form."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import optimize
+
+from provi.algorithms.natural.modes import find_modes
+from provi.algorithms.natural.quasi_newton import descend
+from provi.targets import LogDensity
+
+
+@pytest.mark.parametrize("dim", [2, 10])
+def test_far_mixture_is_found_with_its_evidence(dim):
+    """0.01 N(0, I) + 0.99 N(20, I): both modes, and how much of the mass each holds."""
+
+    def log_density(z):
+        near, far = -0.5 * jnp.sum(z**2), -0.5 * jnp.sum((z - 20) ** 2)
+        return jnp.logaddexp(jnp.log(0.01) + near, jnp.log(0.99) + far)
+
+    modes = find_modes(LogDensity(log_density, dim))
+    assert len(modes) == 2 and all(mode.converged for mode in modes)
+    np.testing.assert_allclose(modes[0].location, 20.0, atol=1e-6)
+    np.testing.assert_allclose(modes[1].location, 0.0, atol=1e-6)
+    np.testing.assert_allclose(modes.shares, [0.99, 0.01], rtol=1e-6)
+    np.testing.assert_allclose(modes[0].covariance, np.eye(dim), atol=1e-6)
+    np.testing.assert_allclose(modes[0].log_evidence, np.log(0.99) + dim / 2 * np.log(2 * np.pi), atol=1e-6)
+
+
+def test_evidence_of_overlapping_modes_is_counted_once():
+    """N(0, 1) + 0.3 N(4, 1): shares of 1/1.3 and 0.3/1.3, and together the whole integral."""
+
+    def log_density(z):
+        return jnp.logaddexp(-0.5 * z[0] ** 2, jnp.log(0.3) - 0.5 * (z[0] - 4.0) ** 2)
+
+    modes = find_modes(LogDensity(log_density, 1))
+    np.testing.assert_allclose(modes.shares, [1 / 1.3, 0.3 / 1.3], atol=0.01)
+    together = np.logaddexp(modes[0].log_evidence, modes[1].log_evidence)
+    np.testing.assert_allclose(together, np.log(1.3 * np.sqrt(2 * np.pi)), atol=0.02)
+
+
+def test_searches_in_step_reach_what_scipy_reaches_alone():
+    """Rosenbrock's function in six dimensions has two minima; each search ends in one of them, as SciPy's do."""
+    points = np.random.default_rng(0).uniform(-2, 2, (6, 6))
+
+    def evaluate(rows):
+        return optimize.rosen(rows.T), np.stack([optimize.rosen_der(row) for row in rows])
+
+    found = descend(evaluate, points, 500)
+    assert found.settled.all()
+    minima = [optimize.minimize(optimize.rosen, x, jac=optimize.rosen_der, method="BFGS").x for x in found.points]
+    np.testing.assert_allclose(found.points, minima, atol=2e-3)
+    assert found.evaluations <= 6 * 500
+
+
+def test_parameters_of_very_different_scales_are_one_mode():
+    """Standard deviations from 1e-6 to 1e5, correlated: every search ends in the one mode, told apart by no scale."""
+    units = np.asarray([1e-6, 1.0, 1e5])
+
+    def log_density(z):
+        x = z / units
+        return -0.5 * (x[0] ** 2 + x[1] ** 2 + x[2] ** 2 + 1.6 * x[0] * x[2])
+
+    modes = find_modes(LogDensity(log_density, 3), starts=8)
+    assert len(modes) == 1 and modes[0].searches == 8
+    hessian = np.asarray([[1, 0, 0.8], [0, 1, 0], [0.8, 0, 1]])
+    truth = units[:, None] * np.linalg.inv(hessian) * units
+    np.testing.assert_allclose(modes[0].covariance, truth, rtol=1e-6)
+
+
+def test_starts_and_seed_change_the_search():
+    target = LogDensity(lambda z: -0.5 * jnp.sum(z**2), 2)
+    points = target.search_points(8, 0)
+    assert points.shape == (8, 2) and (points[0] == 0).all()
+    assert not np.array_equal(points, target.search_points(8, 1))
+    assert find_modes(target, starts=5).num_searches == 5
+    with pytest.raises(ValueError, match="starts"):
+        find_modes(target, starts=0)
