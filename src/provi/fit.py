@@ -26,7 +26,6 @@ from provi.runtime.record import Outcome
 from provi.runtime.run import CHECKPOINT_SECONDS, RECORD_DRAWS, Budget, Run, as_budget, check_checkpoint, run
 from provi.structures.base import AbstractStructure, Request, certificate_seed
 from provi.targets.base import AbstractTarget
-from provi.targets.streaming import naming_failures
 
 STRUCTURES = {
     "linear": "Linear",
@@ -45,7 +44,6 @@ _RAY_GRADIENTS = 500  # at most, but for densities that do not fall
 _CERTIFICATE_GRADIENTS = (10_000, 200_000)  # after a run that the user planned: as many again, within these
 
 
-@naming_failures
 @double_precision
 @losses_named()
 def fit(

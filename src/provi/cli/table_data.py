@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,7 @@ def read_data(source: str, options: TableOptions) -> TableData:
         return _read_stream(source, options)
     table = read_table(Path(source), decimal_comma=options.decimal_comma, share=share)
     _check_asked(options, table)
+    assert options.target is not None
     if options.positive is not None and options.model in REGRESSIONS[1:]:
         raise ValueError(f"--positive is for two labels; --model {options.model.value} has none.")
     (response_name,) = _find("--target", [options.target], table, split=False)
@@ -179,7 +180,7 @@ def read_data(source: str, options: TableOptions) -> TableData:
     )  # fmt: skip
 
 
-def _check_asked(options: TableOptions, names: Iterable[str]) -> None:
+def _check_asked(options: TableOptions, names: Collection[str]) -> None:
     if options.target is None or options.model is None:
         absent = "--target COLUMN" if options.target is None else "--model"
         models = ", ".join(model.value for model in Model)
@@ -205,7 +206,7 @@ def _read_stream(source: str, options: TableOptions) -> TableData:
     from provi.targets.likelihoods import BernoulliLogit, Poisson
     from provi.targets.streaming import parquet_stream
 
-    names = {name: None for name in table_schema(table_files(source)[0])[0].names}
+    names = table_schema(table_files(source)[0])[0].names
     _check_asked(options, names)
     if options.model not in STREAMED:
         listed = ", ".join(model.value for model in STREAMED)
@@ -213,13 +214,12 @@ def _read_stream(source: str, options: TableOptions) -> TableData:
     for name in ("complete_rows", *ROW_COLUMNS):
         if getattr(options, name):
             raise ValueError(f"--{name.replace('_', '-')} is for tables in memory, and this one is read in blocks.")
-    known: Any = names
-    (response_name,) = _find("--target", [options.target or ""], known, split=False)
-    chosen = _chosen(known, response_name, options)
+    (response_name,) = _find("--target", [options.target or ""], names, split=False)
+    chosen = _chosen(names, response_name, options)
     counts = options.model is Model.POISSON
     stream = parquet_stream(
         source, response_name, chosen, (Poisson() if counts else BernoulliLogit()).read_response,
-        categorical=[name for name in _find("--categorical", options.categorical, known) if name in chosen],
+        categorical=[name for name in _find("--categorical", options.categorical, names) if name in chosen],
         standardise=options.standardise, intercept=True, classes=not counts, positive=options.positive,
         drop_constant=True,
     )  # fmt: skip
@@ -233,7 +233,8 @@ def _read_stream(source: str, options: TableOptions) -> TableData:
         np.broadcast_to(np.zeros(()), (rows.num_rows, rows.shape[1] - 1)),  # of this shape, and of no memory
         rows.names[1:], rows.features, tuple(name for name in chosen if name not in entered),
     )  # fmt: skip
-    response = Response(np.zeros(0), words, rows.labels)
+    labels = None if rows.labels is None else (rows.labels[0], rows.labels[1])
+    response = Response(np.zeros(0), words, labels)
     unused = tuple(name for name in names if name not in chosen and name != response_name)
     return TableData(source, response_name, features, response, {}, {}, unused, stream=stream)
 
@@ -258,7 +259,7 @@ def _row_columns(table: Columns, options: TableOptions) -> dict[str, str]:
     return {option: _find(f"--{option}", [name], table, split=False)[0] for option, name in given.items()}
 
 
-def _chosen(table: Columns, response_name: str, options: TableOptions) -> list[str]:
+def _chosen(table: Collection[str], response_name: str, options: TableOptions) -> list[str]:
     chosen = _find("--columns", options.columns, table) or [name for name in table if name != response_name]
     dropped = set(_find("--drop", options.drop, table))
     if response_name in chosen:
@@ -269,7 +270,7 @@ def _chosen(table: Columns, response_name: str, options: TableOptions) -> list[s
     return names
 
 
-def _find(option: str, given: Sequence[str], table: Columns, split: bool = True) -> list[str]:
+def _find(option: str, given: Sequence[str], table: Collection[str], split: bool = True) -> list[str]:
     """Names as they were given, or several with commas between them; each must be a column."""
     whole = [[name] if name in table or not split else name.split(",") for name in given]
     names = [name if name in table else name.strip() for group in whole for name in group]
@@ -281,7 +282,7 @@ def _find(option: str, given: Sequence[str], table: Columns, split: bool = True)
     return list(dict.fromkeys(names))
 
 
-def _meant(name: str, table: Columns) -> str:
+def _meant(name: str, table: Collection[str]) -> str:
     """A guess at what was meant: a name that is near, or a file without a line of names."""
     folded = {known.casefold(): known for known in table}
     near = difflib.get_close_matches(name.casefold(), folded, 1)

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from provi.core.limits import STREAM_MEMORY
 from provi.data.blocks import Chunk, StreamError, column_of, is_number, numbers
-from provi.data.encoded_rows import DEFAULT_MEMORY, EncodedRows
+from provi.data.encoded_rows import EncodedRows
 from provi.data.encoding import EncodedColumn
 from provi.data.tables import MISSING, printable
 
@@ -59,7 +60,8 @@ class Codes:
         from pyarrow import compute
 
         plain = raw.dictionary_decode() if pyarrow.types.is_dictionary(raw.type) else raw
-        found = compute.index_in(plain, pyarrow.array(self._raw, plain.type))
+        options = compute.SetLookupOptions(pyarrow.array(self._raw, plain.type))
+        found = compute.call_function("index_in", [plain], options)
         if found.null_count:
             raise StreamError(f"column {self.name!r} has a level that the first pass did not have.")
         return self._place[found.to_numpy(zero_copy_only=False)]
@@ -152,7 +154,7 @@ def survey(
     classes: bool = False,
     positive: str | None = None,
     dtype: Any = None,
-    memory: int = DEFAULT_MEMORY,
+    memory: int = STREAM_MEMORY,
     ahead: bool = True,
     drop_constant: bool = False,
 ) -> EncodedRows:
@@ -210,7 +212,7 @@ def survey(
             centres.append((learnt.mean - features[-1].centre) / features[-1].scale)
             spreads.append(learnt.deviation / features[-1].scale)
     labels = None if response is None else _labels(response, positive)
-    ones = 0.0 if labels is None else response.counts[labels[1]]
+    ones = 0.0 if labels is None or response is None else response.counts[labels[1]]
     wide = dtype is None and any(kind.itemsize > 4 or kind.kind != "f" for kind in kinds)
     return EncodedRows(
         source=source,
@@ -276,7 +278,7 @@ def _encoded(name: str, learnt: Any, standardise: bool, words: str) -> EncodedCo
     if isinstance(learnt, Codes):
         learnt.settle()
         if len(learnt.levels) < 2:
-            raise ValueError(f"{words}: column {name!r} has one level only, {learnt.levels[0]!r}: leave it out.")
+            raise ValueError(f"{words}: column {name!r} has one level only, {''.join(learnt.levels)!r}: leave it out.")
         return EncodedColumn(name, learnt.levels)
     if not standardise:
         return EncodedColumn(name)

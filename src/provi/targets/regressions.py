@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 from scipy.linalg import cho_factor, cho_solve
 
 from provi.core.arguments import check_positive, device_array, double_precision
+from provi.core.limits import STREAM_MEMORY
 from provi.core.types import Scalar
-from provi.data.encoded_rows import DEFAULT_MEMORY
 from provi.targets.data import read_design
 from provi.targets.likelihoods.base import AbstractLikelihood
 from provi.targets.likelihoods.bernoulli import BernoulliLogit, BernoulliProbit
@@ -35,8 +35,8 @@ class AbstractRegression(AbstractLinearModel):
     response: Float[Array, " terms"]
     prior: GaussianPrior
     names: tuple[str, ...] | None = eqx.field(static=True)
-    own_likelihood: ClassVar[Callable[[], AbstractLikelihood] | None] = None
-    """Of the regressions that have one; others are told."""
+    own_likelihood: ClassVar[Any] = None
+    """Makes that of a regression which has one; others are told."""
 
     @classmethod
     @double_precision
@@ -51,7 +51,7 @@ class AbstractRegression(AbstractLinearModel):
         intercept: bool = False,
         positive: str | None = None,
         dtype: Any = None,
-        memory: int = DEFAULT_MEMORY,
+        memory: int = STREAM_MEMORY,
         prefetch: bool = True,
         **model: Any,
     ) -> _Model:
@@ -76,7 +76,8 @@ class AbstractRegression(AbstractLinearModel):
         """
         check, options = _streamed(cls, model), {"positive": positive, "ahead": prefetch, "memory": memory}
         options |= {"categorical": categorical, "standardise": standardise, "intercept": intercept, "dtype": dtype}
-        return cls(parquet_stream(path, target, columns, check, **options), None, **model)
+        make: Any = cls
+        return make(parquet_stream(path, target, columns, check, **options), None, **model)
 
     @classmethod
     @double_precision
@@ -89,7 +90,7 @@ class AbstractRegression(AbstractLinearModel):
         standardise: bool = False,
         intercept: bool = False,
         dtype: Any = None,
-        memory: int = DEFAULT_MEMORY,
+        memory: int = STREAM_MEMORY,
         prefetch: bool = True,
         **model: Any,
     ) -> _Model:
@@ -104,7 +105,8 @@ class AbstractRegression(AbstractLinearModel):
         """
         check, options = _streamed(cls, model), {"ahead": prefetch, "memory": memory, "dtype": dtype}
         options |= {"standardise": standardise, "intercept": intercept}
-        return cls(block_stream(X, y, names, check, **options), None, **model)
+        make: Any = cls
+        return make(block_stream(X, y, names, check, **options), None, **model)
 
     @property
     def offset(self) -> Any:
