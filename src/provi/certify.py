@@ -23,12 +23,14 @@ from provi.result.posterior import Posterior
 from provi.runtime.run import Budget, as_budget
 from provi.structures.base import AbstractStructure, Request, certificate_seed
 from provi.targets.base import AbstractTarget, in_double
+from provi.targets.streaming import naming_failures
 
 _DIRECT_GRADIENTS = 20_000
 _LARGEST_MOVE = 1e-3
 """Standard deviations of q by which a target that is computed in float32 only may move it."""
 
 
+@naming_failures
 @double_precision
 def certify(
     target: AbstractTarget,

@@ -23,6 +23,7 @@ from provi.runtime.record import Outcome
 from provi.runtime.run import CHECKPOINT_SECONDS, RECORD_DRAWS, Budget, Run, as_budget, check_checkpoint, run
 from provi.structures.base import AbstractStructure, Request, certificate_seed
 from provi.targets.base import AbstractTarget
+from provi.targets.streaming import naming_failures
 
 STRUCTURES = {
     "linear": "Linear",
@@ -41,6 +42,7 @@ _RAY_GRADIENTS = 500  # at most, but for densities that do not fall
 _CERTIFICATE_GRADIENTS = (10_000, 200_000)  # after a run that the user planned: as many again, within these
 
 
+@naming_failures
 @double_precision
 def fit(
     target: AbstractTarget,
@@ -254,6 +256,7 @@ def _as_fit(
         target=target,
         guarantee=guarantee,
         call=call,
+        encoding=None if getattr(target, "stream", None) is None else target.stream.encoding,
     )
     if certificate.counterexample is not None:
         check_declared(structure.constants(), certificate, found)

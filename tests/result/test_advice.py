@@ -87,5 +87,9 @@ def test_a_mode_that_q_does_not_reach_is_named_and_no_weights_are_advised():
     found = fit.diagnose()
     assert found.misses_posterior and found.missed == pytest.approx(1 / 3, abs=1e-3)
     assert "misses others: about 0.33 of the evidence" in found.advice
-    assert [hint.name for hint in hints(fit.posterior, found)] == ["exact"]
+    assert [hint.name for hint in hints(fit.posterior, found)] == ["auto", "exact"]
+    deviation = np.sqrt(1 + 144 * 2 / 9)  # of weights 2/3 and 1/3 at 0 and 12
+    richer = provi.fit(fit.target, family="auto")
+    assert errors(richer.posterior, 4.0, deviation) < errors(fit.posterior, 4.0, deviation) / 3
+    assert "auto" not in [hint.name for hint in hints(richer.posterior, richer.diagnose())]
     assert "Warning: q covers one mode" in str(fit.posterior.summary())

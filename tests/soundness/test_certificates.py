@@ -4,6 +4,7 @@
 """
 
 import math
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+import provi
 from provi.certificates.linear.bounds import linear_model_bounds
 from provi.diagnostics import exact_negative_elbo
 from provi.families import Point
@@ -204,3 +206,47 @@ def test_the_oracle(name):
     found = optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
     assert abs(found.fun - chosen.optimum.negative_elbo) <= 1e-8
     np.testing.assert_allclose(found.x[:dim], chosen.optimum.point.loc, atol=1e-3)
+
+
+def test_the_gap_of_a_covariance_that_is_nearly_singular():
+    """Found by `make soak`: it was 2e-8 nats below the truth, since Cholesky's factor is another q's."""
+    design = [
+        [-2.5392208868944377e-01, -1.1003000748695893e13, -4.4838803303956836e06],
+        [-1.0219162915303978e-07, -8.7814332486765217e06, -3.6855177779407370e01],
+        [4.9572708433700081e-07, 2.1672154142761730e07, 1.8969612983575484e01],
+        [-1.4322716183561554e-07, 1.5202575742863985e06, -1.6337128339084435e00],
+    ]
+    response = [3.3960626353720481e-04, -6.8587944477485044e-05, -1.3869906967878306e-04, -3.3291006756133105e-04]
+    noise, scale = 0.00015056628316621314, 0.04281953149825746
+    mean = [4.6164511072961172e-06, -5.4544563168147553e-13, 1.3383938626269837e-06]
+    upper = [
+        [1.8335122726024307e-03, -4.4148874224592463e-17, 4.5052117441831199e-12],
+        [0.0, 3.0981106814372397e-24, -7.6024560030107162e-18],
+        [0.0, 0.0, 1.8655678069989393e-11],
+    ]
+    covariance = np.triu(upper) + np.triu(upper, 1).T
+    target = provi.targets.LinearRegression(np.array(design), np.array(response), prior_scale=scale, noise_scale=noise)
+    certificate = provi.certify(target, (np.array(mean), covariance), budget=25)
+    # The posterior is Gaussian, so that the gap is KL(q || posterior).
+    rows = [[Fraction(x) / Fraction(noise) for x in row] for row in design]
+    precision = [[sum(r[i] * r[j] for r in rows) + (i == j) / Fraction(scale) ** 2 for j in range(3)] for i in range(3)]
+    right = [sum(r[i] * Fraction(y) for r, y in zip(rows, response, strict=True)) / Fraction(noise) for i in range(3)]
+    away = [Fraction(m) - c for m, c in zip(mean, _solved(precision, right), strict=True)]
+    spread = [[Fraction(float(x)) for x in row] for row in covariance]
+    pairs = [(i, j) for i in range(3) for j in range(3)]
+    terms = sum(precision[i][j] * (spread[j][i] + away[i] * away[j]) for i, j in pairs) - 3
+    both = _determinant(precision) * _determinant(spread) - 1
+    truth = 0.5 * (float(terms) - math.log1p(float(both)))
+    assert 8.85e-6 < truth <= certificate.gap < 1.01 * truth and truth <= certificate.kl
+
+
+def _determinant(a):
+    return sum(
+        a[0][i] * (a[1][(i + 1) % 3] * a[2][(i + 2) % 3] - a[1][(i + 2) % 3] * a[2][(i + 1) % 3]) for i in range(3)
+    )
+
+
+def _solved(matrix, right):
+    whole = _determinant(matrix)
+    columns = [[[right[r] if c == k else matrix[r][c] for c in range(3)] for r in range(3)] for k in range(3)]
+    return [_determinant(each) / whole for each in columns]

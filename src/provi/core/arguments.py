@@ -172,6 +172,8 @@ def check_scale(name: str, value: Any, dtype: Any = np.float64) -> np.ndarray:
 LARGEST_COUNT = 2**63 - 1
 """What fits the integers of a compiled program, and of a random key."""
 
+_ILL_CONDITIONED, _MOST_REFINED = 1e-3, 300  # a variance given the others, as a share of it; longdouble has no BLAS
+
 
 def check_count(name: str, value: Any, minimum: int = 1) -> int:
     """A whole number of at least `minimum`, below 2^63; the number as an `int`."""
@@ -203,13 +205,35 @@ def check_positive_definite(name: str, matrix: np.ndarray) -> np.ndarray:
             f"{name} is not symmetric (largest difference {asymmetry:.3g}); pass (A + A.T) / 2 if that is meant."
         )
     try:
-        return np.linalg.cholesky((matrix + matrix.T) / 2)
+        return _refined(matrix, np.linalg.cholesky((matrix + matrix.T) / 2))
     except np.linalg.LinAlgError:
         smallest = float(np.linalg.eigvalsh((matrix + matrix.T) / 2)[0])
         raise ValueError(
             f"{name} is not positive definite: its smallest eigenvalue is {smallest:.3g}. "
             f"Add a multiple of the identity, or check how it was computed."
         ) from None
+
+
+def _refined(matrix: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    r"""The Cholesky factor of an ill-conditioned matrix S to three digits more: Newton steps with a longer residual.
+
+    Cholesky's own factor is that of a matrix which is off by rounding times the condition number, in S's own metric: a
+    certificate of it was 2e-8 nats below the gap of N(m, S). With $E = L^{-1}SL^{-\top}-I$ and $\Phi$ the lower
+    triangle, its diagonal halved, $L(I+\Phi(E))$ is the factor up to $E^2$.
+    """
+    dim, wide = len(matrix), np.finfo(np.longdouble).eps < np.finfo(np.float64).eps
+    least = float(np.min(np.diagonal(factor) ** 2 / np.diagonal(matrix)))
+    if not (wide and least < _ILL_CONDITIONED and dim <= _MOST_REFINED):
+        return factor
+    for _ in range(2):
+        exact = factor.astype(np.longdouble)
+        residual = ((matrix.astype(np.longdouble) + matrix.T) / 2 - exact @ exact.T).astype(np.float64)
+        half = np.linalg.solve(factor, np.linalg.solve(factor, residual).T)
+        step = np.tril(half) - np.diag(np.diagonal(half)) / 2
+        if not np.abs(half).max() < 0.1:
+            return factor
+        factor = (exact + exact @ step.astype(np.longdouble)).astype(np.float64)
+    return factor
 
 
 def check_confidence(value: Any) -> None:

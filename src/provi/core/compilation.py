@@ -49,6 +49,8 @@ def program_jit(function: Callable, **options: Any) -> Callable[..., Any]:
             return ordinary(*args, **kwargs)
         return on_gpu()(*args, **kwargs)
 
+    # How often it was compiled, and what it would be compiled to.
+    call._cached, call.lower = ordinary._cached, ordinary.lower  # pyright: ignore[reportFunctionMemberAccess]
     return call
 
 

@@ -3,7 +3,8 @@
 XLA takes 0.2 to 1 s for a program that a small fit runs ten times in 20 ms. So what is small is traced as ever, which
 takes milliseconds, and its equations are carried out by NumPy (`host_program`): one implementation, two engines,
 equal to rounding. The choice is by the program's estimated work, which depends on shapes alone: the same call has the
-same bits on every run. Large programs, and all on other devices than the CPU, are compiled.
+same bits on every run. Large programs are compiled; beside an accelerator, which takes longer to compile for and
+carries out faster, a program counts as large much sooner.
 """
 
 import functools
@@ -23,10 +24,10 @@ from provi.core.compilation import program_jit, quick_jit
 from provi.core.host_primitives import PRIMITIVES, SLOW, VIEWS
 from provi.core.host_program import Program, closed_program, host_array, interpreted
 
-SMALL_WORK = 1.5e8
+SMALL_WORK, SMALL_BESIDE_ACCELERATOR = 1.5e8, 2e7
 """Nanoseconds, estimated, up to which a call is interpreted."""
 
-_MOST_NUMBERS = 2**22
+_MOST_NUMBERS, _MOST_TO_FETCH = 2**22, 2**18
 _OVERHEAD, _TRIPS = 2e3, 20
 _LARGEST_FOR_ONE = 500
 """The order of matrices up to which one thread is enough."""
@@ -149,8 +150,9 @@ def _blas_switches() -> Any:
 
 
 def _on_host(arrays: Sequence[Any]) -> bool:
-    """Whether all arrays are numbers in the memory of this machine, few enough, and nothing is being traced."""
-    if sum(math.prod(x.shape) for x in arrays) > _MOST_NUMBERS or jax.default_backend() != "cpu":
+    """Whether all arrays are numbers on one device, few enough, and nothing is being traced."""
+    most = _MOST_NUMBERS if jax.default_backend() == "cpu" else _MOST_TO_FETCH
+    if sum(math.prod(x.shape) for x in arrays) > most:
         return False
     for x in arrays:
         if isinstance(x, Tracer):
@@ -176,7 +178,8 @@ def _traced(
         return found
 
     closed = jax.make_jaxpr(flat)(*(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays))
-    if closed.effects or work(closed.jaxpr, trips) > SMALL_WORK:
+    small = SMALL_WORK if jax.default_backend() == "cpu" else SMALL_BESIDE_ACCELERATOR
+    if closed.effects or work(closed.jaxpr, trips) > small:
         return None
     return _Traced(interpreted(closed), [_is_key(atom) for atom in closed.jaxpr.outvars], *kept)
 

@@ -78,7 +78,7 @@ class DrawnPosterior:
         if unconstrained:
             found = free.select(var_names, kind)
         else:
-            found = summarise_model_space(self, free, var_names=var_names, kind=kind)
+            found = summarise_model_space(self, free, var_names=var_names, kind=kind)  # pyright: ignore[reportArgumentType]
         return dataclasses.replace(found, notes=self.notes())
 
     def notes(self) -> tuple[str, ...]:

@@ -96,7 +96,7 @@ def sample_exact(
     seed: int = 0,
     *,
     num_warmup: int = 500,
-    target_accept: float = 0.8,
+    target_accept: float = 0.9,
 ) -> ExactDraws:
     """NUTS of NumPyro on the target of `posterior`; the arguments are those of `Fit.sample_exact`."""
     num_draws, chains = check_count("num_draws", num_draws, minimum=4), check_count("chains", chains)
@@ -117,7 +117,9 @@ def sample_exact(
     loc, scale = jnp.asarray(mean, target.dtype), jnp.asarray(factor, target.dtype)
 
     def potential(x: Any) -> Any:
-        return target.potential(loc + (scale * x if scale.ndim == 1 else scale @ x))
+        # The sampler is in float64 whatever the target: NumPyro's own numbers are, where that is switched on.
+        x = x.astype(target.dtype)
+        return target.potential(loc + (scale * x if scale.ndim == 1 else scale @ x)).astype(jnp.float64)
 
     sampler = MCMC(
         NUTS(potential_fn=potential, target_accept_prob=target_accept),
@@ -127,7 +129,7 @@ def sample_exact(
         chain_method="vectorized",
         progress_bar=False,
     )
-    start = jnp.asarray(begin if chains > 1 else begin[0], target.dtype)
+    start = jnp.asarray(begin if chains > 1 else begin[0], jnp.float64)
     sampler.run(jax.random.key(seed), init_params=start, extra_fields=("diverging",))
     x = np.asarray(sampler.get_samples(group_by_chain=True), np.float64)
     diverging = int(np.sum(np.asarray(sampler.get_extra_fields()["diverging"])))

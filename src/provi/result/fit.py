@@ -179,7 +179,7 @@ class Fit:
         seed: int = 0,
         *,
         num_warmup: int = 500,
-        target_accept: float = 0.8,
+        target_accept: float = 0.9,
     ) -> "ExactDraws":
         """Draws of the posterior itself, by NUTS in the coordinates in which q is round, started by draws of q.
 

@@ -333,11 +333,21 @@ def new_offset(target: Any, count: int, offset: Any, exposure: Any) -> np.ndarra
 def _columns_of(target: Any) -> tuple[Sequence[str] | None, int, bool]:
     """Names and number of the columns of X, without the intercept where ProVI put it in front; whether it did."""
     names, width = target.names, target.design.shape[1]
-    added = names is not None and names[0] == "intercept" and bool(np.all(np.asarray(target.design[:, 0]) == 1))
+    stream = getattr(target, "stream", None)
+    if stream is not None:
+        added = stream.intercept
+    else:
+        added = names is not None and names[0] == "intercept" and _begins_with_ones(target.design)
     if names is None:
         return None, width, False
     own = names[1:] if added else names
     return (None if own == default_names("coefficient", len(own)) else own), len(own), added
+
+
+def _begins_with_ones(design: Any) -> bool:
+    # A slice is a compilation, a copy of a large table a long way from its device.
+    first = np.asarray(design)[:, 0] if design.size <= 2**20 else np.asarray(design[:, 0])
+    return bool(np.all(first == 1))
 
 
 def _matrix(X_new: Any, names: Sequence[str] | None, count: int, added: bool = False) -> np.ndarray:

@@ -214,6 +214,9 @@ def _packed_target(target: Any, wanted: bool | None, tensors: dict[str, Any], sh
     """
     if isinstance(target, SparseGaussianProcess):  # features that can be computed again are not data
         target = eqx.tree_at(lambda t: (t.design, t.offset), target, (None, None), is_leaf=lambda x: x is None)
+    stream = getattr(target, "stream", None)
+    if stream is not None:  # what identifies the data stands for them
+        target = eqx.tree_at(lambda t: t.design, target, stream.detached(), is_leaf=lambda x: x is stream)
     arrays: dict[str, Any] = {}
     try:
         spec = _pack(target, arrays, dict(shared))

@@ -45,6 +45,12 @@ SAMPLE_GAP, MOST_SAMPLE_STEPS = 0.05, 12
 """Nats a dimension at which the sample is done with: the sample itself is off by half of `LARGEST_STRIDE`."""
 
 
+_NO_DISTANCE = (
+    "The rows are read in blocks: the distance to the posterior, whose draws would take thousands of passes over them, "
+    "is left out, and with it the bracket of the evidence. The gap is proven of all rows."
+)
+
+
 class Linear(AbstractStructure):
     """A density that sees each datum through one inner product, as the target itself or as its recognised form.
 
@@ -129,8 +135,10 @@ class Linear(AbstractStructure):
         model = self.model
         bounds = linear_model_bounds(model, self.family, point) if query.known is None else query.known
         refuted = refuted_link(model, point)
-        distance = None
-        if refuted is None:
+        distance, notes = None, ()
+        if model.stream is not None:
+            notes = (_NO_DISTANCE,)
+        elif refuted is None:
             distance = Deferred(
                 partial(
                     linear_posterior_bound,
@@ -141,7 +149,7 @@ class Linear(AbstractStructure):
                     seed=query.seed,
                 )
             )
-        return Evidence(bounds, distance, refuted, len(bounds))
+        return Evidence(bounds, distance, refuted, len(bounds), notes=notes)
 
     def difference(self, point: Point, other: Point, *, delta: float, seed: int) -> Difference:
         """Without draws."""
@@ -170,7 +178,11 @@ def warm_start(target: AbstractLinearModel, family: LocationScale, point: Point,
     or the budget, or was not finite.
     """
     budget, dim = request.budget, target.dim
-    stride = min(LARGEST_STRIDE, target.num_terms // (FEWEST_ROWS * dim))
+    stride, stream = min(LARGEST_STRIDE, target.num_terms // (FEWEST_ROWS * dim)), target.stream
+    if stream is not None and stride < stream.rows.least_stride:  # a sample that fits into the memory
+        stride = stream.rows.least_stride
+        if target.num_terms // stride < FEWEST_ROWS * dim:
+            return None
     work = target.num_terms * dim**2 / (1000 if fast_products(target) else 1)
     if work < SMALLEST_WORK or stride < 4:
         return None

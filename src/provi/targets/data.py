@@ -17,16 +17,21 @@ from provi.core.arguments import (
     stays_on_device,
 )
 from provi.core.frames import check_unmasked, frame_names, is_frame, repeated_names
+from provi.targets.streaming import RowStream
 
 
 def read_design(
     X: Any, names: Sequence[str] | None, intercept: bool
-) -> tuple[Float[Array, "terms dim"], tuple[str, ...] | None]:
+) -> tuple[Float[Array, "terms dim"] | RowStream, tuple[str, ...] | None]:
     """The design matrix, and a name for each column where there are any.
 
     float32 tables stay float32. A data frame (of pandas or polars, or an Arrow table) brings its own names. The
     intercept becomes the first column. An array on an accelerator, or on several devices, is checked there and stays.
     """
+    if isinstance(X, RowStream):
+        if names is not None or intercept:
+            raise ValueError("names= and intercept= are those of the stream: give them where it is made.")
+        return X, X.names
     if stays_on_device(X):
         check_device_table("X", X)
         labels = read_names(names, X.shape[1], f"X has {X.shape[1]} columns")

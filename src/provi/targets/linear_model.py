@@ -19,12 +19,22 @@ from provi.core.compilation import program_jit
 from provi.core.interpreter import instant_jit
 from provi.core.randomness import folded, key_of, split_keys
 from provi.core.types import Draws, Indices, RandomKey, Scalar, Vector
-from provi.targets.base import AbstractFiniteSum, Constant, Constants, outer_spectrum, proven, read_points, unknown
+from provi.targets.base import (
+    AbstractFiniteSum,
+    Constant,
+    Constants,
+    in_double,
+    outer_spectrum,
+    proven,
+    read_points,
+    unknown,
+)
 from provi.targets.data import default_names
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
 from provi.targets.priors import GaussianPrior
 from provi.targets.row_sums import Rows, block_size, sum_over_rows
+from provi.targets.streaming import RowStream
 
 _STREAM = 2**31 - 3  # of the seed: not the one that drew the parameters
 
@@ -48,8 +58,16 @@ class AbstractRowModel(AbstractFiniteSum):
         return Rows(*data)
 
     @property
+    def stream(self) -> RowStream | None:
+        """What reads the rows a tile at a time; None where they are in memory."""
+        design = getattr(self, "design", None)
+        return design if isinstance(design, RowStream) else None
+
+    @property
     def observed_data(self) -> dict[str, np.ndarray]:
-        """The responses, as "y"."""
+        """The responses, as "y"; empty where they are never all in memory."""
+        if self.stream is not None:
+            return {}
         return {"y": np.asarray(self.likelihood.observed(self.response))}
 
     def log_likelihood(self, z: Any) -> dict[str, np.ndarray]:
@@ -70,7 +88,7 @@ class AbstractLinearModel(AbstractRowModel):
     """
 
     variable: ClassVar[str] = "coefficients"
-    design: eqx.AbstractVar[Float[Array, "terms dim"]]
+    design: eqx.AbstractVar[Float[Array, "terms dim"] | RowStream]
     prior: eqx.AbstractVar[GaussianPrior]
     names: eqx.AbstractVar[tuple[str, ...] | None]
 
@@ -133,6 +151,17 @@ class AbstractLinearModel(AbstractRowModel):
     def prior_potential(self, z: Vector) -> Scalar:
         """-log N(z; m, S)."""
         return self.prior.potential(z)
+
+    def potential(self, z: Vector) -> Scalar:
+        """-log p(z, y): the prior and all terms."""
+        if self.stream is None:
+            return self.prior_potential(z) + jnp.sum(self.term_potentials(z, slice(None)))
+        return self.prior_potential(z) + _streamed_terms(self, z)
+
+    def widened(self) -> "AbstractLinearModel":
+        """The same density computed in float64, of the same data."""
+        wide: Any = in_double(self)
+        return wide if self.stream is None else eqx.tree_at(lambda t: t.design, wide, self.stream.widened())
 
     def term_potentials(self, z: Vector, indices: Indices | slice) -> Batch:
         """-log p(y_n | x_n' z) for n in `indices`; its mean over the noise where there is a variance offset."""
@@ -198,7 +227,7 @@ class AbstractLinearModel(AbstractRowModel):
         low, high = precision - rounding * identity, precision + rounding * identity
         if upper == 0.0:
             return low, high
-        gram = np.asarray(_gram(self))
+        gram = np.asarray(double_precision(_gram)(self))
         # An inner product of length N is off by at most N eps |x||y|; |X|_F^2 bounds the matrix of these.
         error = 2 * self.num_terms * np.finfo(np.float64).eps * np.trace(gram) * identity
         low = low + lower * (gram - error) if lower > 0 else low
@@ -209,11 +238,14 @@ class AbstractLinearModel(AbstractRowModel):
 
         One of every few in order and not a plain sample: whatever the order of the rows stands for is all there.
         """
-        data = self.row_data()
-        if self.has_variance_offset or not isinstance(self.design, jax.Array) or len(data) != 3:
+        data, stream = self.row_data(), self.stream
+        if self.has_variance_offset or not isinstance(self.design, jax.Array | RowStream) or len(data) != 3:
             return None
         count = self.num_terms // stride
         places = stride * np.arange(count) + np.random.default_rng(seed).integers(stride, size=count)
+        if stream is not None:
+            rows = tuple(device_array(x, self.dtype) for x in stream.rows.sample(places))
+            return eqx.tree_at(lambda model: (model.design, model.response), self, rows, is_leaf=_is_stream)
         design, response = (_chosen(x, device_array(places)) for x in data[:2])
         return eqx.tree_at(lambda model: (model.design, model.response), self, (design, response))
 
@@ -257,6 +289,31 @@ def fast_products(target: AbstractLinearModel) -> bool:
     from provi.core.row_kernels import supported  # brings a compiler of its own
 
     return supported(target.design)
+
+
+def _is_stream(node: Any) -> bool:
+    return isinstance(node, RowStream)
+
+
+@jax.custom_jvp
+def _streamed_terms(target: AbstractLinearModel, z: Any) -> Any:
+    """The sum of the terms at z. Derivatives come from the same pass: to go back through it would hold all rows."""
+    return sum_over_rows(target, lambda rows, real: jnp.sum(_terms(target, rows, real, z)))
+
+
+@_streamed_terms.defjvp
+def _streamed_terms_jvp(primals: Any, tangents: Any) -> Any:
+    target, z = primals
+
+    def sums(rows: Rows, real: Any) -> Any:
+        return jax.value_and_grad(lambda at: jnp.sum(_terms(target, rows, real, at)))(z)
+
+    value, slope = sum_over_rows(target, sums)
+    return value, jnp.dot(slope, tangents[1])
+
+
+def _terms(target: AbstractLinearModel, rows: Rows, real: Any, z: Any) -> Any:
+    return jnp.where(real, target.smoothed_link(rows.design @ z, rows), 0)
 
 
 @program_jit

@@ -1,8 +1,8 @@
 """Bayesian regressions: y_n ~ p(y | x_n' z) with z ~ N(m, S), for one likelihood each or for any log-concave one."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -11,6 +11,7 @@ from scipy.linalg import cho_factor, cho_solve
 
 from provi.core.arguments import check_positive, device_array, double_precision
 from provi.core.types import Scalar
+from provi.data.encoded_rows import DEFAULT_MEMORY
 from provi.targets.data import read_design
 from provi.targets.likelihoods.base import AbstractLikelihood
 from provi.targets.likelihoods.bernoulli import BernoulliLogit, BernoulliProbit
@@ -19,6 +20,7 @@ from provi.targets.likelihoods.poisson import Poisson
 from provi.targets.likelihoods.rows import RowLikelihood, read_rows
 from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.priors import GaussianPrior, gaussian_prior
+from provi.targets.streaming import RowStream, block_stream, parquet_stream
 
 
 class AbstractRegression(AbstractLinearModel):
@@ -27,10 +29,80 @@ class AbstractRegression(AbstractLinearModel):
     Strongly convex by its prior; smooth where the likelihood's second derivative is bounded for these responses.
     """
 
-    design: Float[Array, "terms dim"]
+    design: Float[Array, "terms dim"] | RowStream
     response: Float[Array, " terms"]
     prior: GaussianPrior
     names: tuple[str, ...] | None = eqx.field(static=True)
+    own_likelihood: ClassVar[Callable[[], AbstractLikelihood] | None] = None
+    """Of the regressions that have one; others are told."""
+
+    @classmethod
+    @double_precision
+    def from_parquet(
+        cls,
+        path: Any,
+        target: str,
+        columns: Sequence[str] | None = None,
+        *,
+        categorical: Sequence[str] = (),
+        standardise: bool = False,
+        intercept: bool = False,
+        positive: str | None = None,
+        dtype: Any = None,
+        memory: int = DEFAULT_MEMORY,
+        prefetch: bool = True,
+        **model: Any,
+    ) -> "AbstractRegression":
+        """The model of a table in Parquet or Arrow files that may be larger than memory.
+
+        The files are read once here, to count and check the rows and to learn levels, means and scales, and again in
+        every pass of a fit or of a certificate, a block at a time.
+
+        **Arguments:**
+
+        - `path`: a file (.parquet, .pq, .arrow, .feather), a folder of them, a pattern such as `"part-*.parquet"`, or
+            a list of these. Rows follow each other in the order of names, or of the list.
+        - `target`: the column of the responses. Texts are labels of two classes, of which `positive`, or else the last
+            in order, is 1.
+        - `columns`: those to use, in this order; default all others. - `categorical`: columns of codes that are
+            categories; texts and booleans are in any case. A category of k levels becomes k - 1 indicators.
+        - `standardise`: bring numbers to mean 0 and standard deviation 1. - `intercept`: put a column of ones first.
+        - `dtype`: float32 or float64; default float32 where all numbers of the files are, else float64.
+        - `memory`: bytes of the data that may be in memory at once, 512 MiB unless told; a program with JAX and
+            Arrow takes some 500 MiB besides. - `prefetch`: read the next block while one is computed with.
+        - `model`: the other arguments of the class: `prior_scale=`, `noise_scale=`, `likelihood=`, ...
+        """
+        check, options = _streamed(cls, model), {"positive": positive, "ahead": prefetch, "memory": memory}
+        options |= {"categorical": categorical, "standardise": standardise, "intercept": intercept, "dtype": dtype}
+        return cls(parquet_stream(path, target, columns, check, **options), None, **model)
+
+    @classmethod
+    @double_precision
+    def from_blocks(
+        cls,
+        X: Any,
+        y: Any = None,
+        *,
+        names: Sequence[str] | None = None,
+        standardise: bool = False,
+        intercept: bool = False,
+        dtype: Any = None,
+        memory: int = DEFAULT_MEMORY,
+        prefetch: bool = True,
+        **model: Any,
+    ) -> "AbstractRegression":
+        """The model of arrays that are mapped from disk, or of blocks that a function yields.
+
+        **Arguments:**
+
+        - `X`, `y`: arrays such as `np.load("X.npy", mmap_mode="r")`, or paths of .npy files, which are mapped. Or `X`
+            is a function without arguments, and each call of it yields the same pairs (X_block, y_block) from the
+            beginning: a pass that gives other rows than the one before is an error.
+        - `names`: of the columns. - the others: as for `from_parquet`.
+        """
+        check, options = _streamed(cls, model), {"ahead": prefetch, "memory": memory, "dtype": dtype}
+        options |= {"standardise": standardise, "intercept": intercept}
+        return cls(block_stream(X, y, names, check, **options), None, **model)
 
     @property
     def offset(self) -> Any:
@@ -50,6 +122,7 @@ class LogisticRegression(AbstractRegression):
     """
 
     likelihood: BernoulliLogit | RowLikelihood
+    own_likelihood = BernoulliLogit
 
     @double_precision
     def __init__(
@@ -94,6 +167,7 @@ class ProbitRegression(AbstractRegression):
     """
 
     likelihood: BernoulliProbit | RowLikelihood
+    own_likelihood = BernoulliProbit
 
     @double_precision
     def __init__(
@@ -120,6 +194,7 @@ class PoissonRegression(AbstractRegression):
     """y_n ~ Poisson(exp(x_n' z)) with z ~ N(m, S). Strongly convex by its prior; not smooth."""
 
     likelihood: Poisson | RowLikelihood
+    own_likelihood = Poisson
 
     @double_precision
     def __init__(
@@ -199,6 +274,7 @@ class LinearRegression(AbstractRegression):
     """
 
     likelihood: GaussianNoise | RowLikelihood
+    own_likelihood = staticmethod(lambda: GaussianNoise(1.0))
 
     @double_precision
     def __init__(
@@ -281,10 +357,29 @@ class _Rows(NamedTuple):
 
     def read(self, model: AbstractRegression, likelihood: AbstractLikelihood) -> tuple[Any, Float[Array, " terms"]]:
         """The likelihood of the rows and their responses, once the design is there."""
+        stream = model.stream
+        if stream is not None:
+            return likelihood, device_array(np.asarray(stream.rows.responses, model.dtype))
         found, response = read_rows(
             likelihood, self.y, model.num_terms, self.offset, self.exposure, self.weights, model.dtype
         )
         return found, device_array(np.asarray(response, model.dtype))
+
+
+def _streamed(model: type[AbstractRegression], arguments: Mapping[str, Any]) -> Callable[[np.ndarray, int], Any]:
+    """What checks the responses of a streamed model, whose other arguments must be of use."""
+    for name in ("offset", "weights", "exposure", "names"):
+        if arguments.get(name) is not None:
+            raise ValueError(f"{name}= is not for rows that are read in blocks: make the target of arrays.")
+    likelihood = arguments.get("likelihood") if model.own_likelihood is None else model.own_likelihood()
+    if not isinstance(likelihood, AbstractLikelihood):
+        raise ValueError(f"likelihood must be one of provi.targets.likelihoods, not {likelihood!r}.")
+    if likelihood.grounds[0] != "proven":
+        raise ValueError(
+            f"likelihood {type(likelihood).__name__} is log-concave on your word, which certificates test at every "
+            f"row: make the target of arrays."
+        )
+    return likelihood.read_response
 
 
 def read_prior(model: AbstractRegression, scale: Any, covariance: Any, mean: Any) -> GaussianPrior:

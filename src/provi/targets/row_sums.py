@@ -20,6 +20,8 @@ class Rows(eqx.Module):
     design: Any
     response: Any
     variance_offset: Any = None
+    by_columns: bool = eqx.field(static=True, default=False)
+    """Whether the design is a transposed table of columns: products are quicker from the other side."""
 
     def total_variance(self, variance: Any) -> Any:
         """The variance of the linear predictor, with that of its independent noise."""
@@ -28,6 +30,9 @@ class Rows(eqx.Module):
 
 def block_size(target: Any) -> int:
     """The largest number of rows that a pass holds at once."""
+    stream = getattr(target, "stream", None)
+    if stream is not None:
+        return stream.tile_rows
     return max(_FEWEST_ROWS, _NUMBERS_AT_ONCE // target.dim)
 
 
@@ -45,6 +50,14 @@ def sum_over_rows(
     `dtype`: what the floating numbers of a block are widened to; None leaves them as they are.
     `at_once`: all rows that are here are one block, for a function that needs little memory itself.
     """
+    stream = getattr(target, "stream", None)
+    if stream is not None:
+
+        def tile(k: Any) -> Any:
+            columns, response, real = stream.tile(k)
+            return function(_widened(Rows(columns.T, response, by_columns=True), dtype), real)
+
+        return _sum_over_blocks(tile, stream.num_tiles, combine)
     data, terms = target.row_data(), target.num_terms
     most = block_size(target)
     if at_once or terms <= most:
@@ -58,6 +71,10 @@ def sum_over_rows(
         part = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), start, size), data)
         return function(_widened(target.rows(part), dtype), start + jnp.arange(size) >= k * size)
 
+    return _sum_over_blocks(block, num_blocks, combine)
+
+
+def _sum_over_blocks(block: Callable[[Any], Any], num_blocks: int, combine: Callable) -> Any:
     zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(block, jnp.zeros((), int)))
 
     def add(sums: Any, k: Any) -> Any:

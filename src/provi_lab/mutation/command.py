@@ -33,7 +33,7 @@ EQUIVALENT = Path(__file__).with_name("equivalent.json")
 _NOTICED = ("killed", "timed out")
 _ENDS = (*_NOTICED, "survived", "not run", "unfinished")
 _LEVEL = 0.95
-_RECORDING = 0.4  # of the seconds, at most
+_RECORDING = 0.6  # of the seconds, at most
 _CONTROLS = 40
 
 
@@ -120,10 +120,18 @@ def scores(rooms: dict[str, list[Trial]], ends: dict[str, dict[str, Any]]) -> di
     return {**found, "all": {**total, "score": share, "low": low, "high": high}}
 
 
-def record(files: list[str], kept: Path, workers: int, until: float, file_seconds: float) -> dict[str, dict[str, Any]]:
-    """Tests with their lines, from `kept` where neither their file nor a module that they run has changed."""
+def record(
+    files: list[str], kept: Path, modules: set[str], workers: int, until: float, file_seconds: float, trust: bool
+) -> dict[str, dict[str, Any]]:
+    """Tests with their lines of `modules`, from `kept` where neither their file nor such a module has changed.
+
+    - `trust`: also where they have, and record nothing.
+    """
     held = json.loads(kept.read_text()) if kept.exists() else {}
-    held = {path: each for path, each in held.items() if path in files and each["done"] and _unchanged(each["digests"])}
+    if trust:
+        files = list(held)
+    else:
+        held = {path: each for path, each in held.items() if path in files and _unchanged(each)}
     with tempfile.TemporaryDirectory() as folder:
         outs = {path: Path(folder) / f"{k}.json" for k, path in enumerate(files) if path not in held}
         jobs = (
@@ -133,8 +141,10 @@ def record(files: list[str], kept: Path, workers: int, until: float, file_second
         for job, answer, seconds in trials.in_children(jobs, workers, until):
             out = outs[job.key]
             tests = answer if answer is not None else json.loads(out.read_text()) if out.exists() else {}
-            modules = {f"src/{name}" for test in tests.values() for name in test["lines"]}
-            digests = {name: _digest((trials.ROOT / name).read_text()) for name in sorted({job.key, *modules})}
+            for test in tests.values():
+                test["lines"] = {name: lines for name, lines in test["lines"].items() if name in modules}
+            ran = {f"src/{name}" for test in tests.values() for name in test["lines"]}
+            digests = {name: _digest((trials.ROOT / name).read_text()) for name in sorted({job.key, *ran})}
             done = answer is not None or seconds > file_seconds  # cut short by `until` it is recorded again
             held[job.key] = {"digests": digests, "done": done, "tests": tests}
             _write(kept, held)
@@ -194,9 +204,10 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _unchanged(digests: dict[str, str]) -> bool:
-    paths = {name: trials.ROOT / name for name in digests}
-    return all(path.exists() and _digest(path.read_text()) == digests[name] for name, path in paths.items())
+def _unchanged(held: dict[str, Any]) -> bool:
+    paths = {name: trials.ROOT / name for name in held["digests"]}
+    same = (path.exists() and _digest(path.read_text()) == held["digests"][name] for name, path in paths.items())
+    return held["done"] and all(same)
 
 
 def _write(path: Path, content: Any) -> None:
@@ -219,6 +230,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument(
         "--file-seconds", type=float, default=100.0, help="of recording a file of tests; the rest is left"
     )
+    parser.add_argument("--trust", action="store_true", help="take the recorded lines as they are, of whatever version")
     parser.add_argument("--most", type=float, default=25.0, help="seconds of tests that a change is asked of")
     parser.add_argument("--out", type=Path, default=Path("build/mutation.json"))
     parser.add_argument("--again", action="store_true", help="try what was not noticed before, and nothing else")
@@ -243,9 +255,9 @@ def main(words: list[str] | None = None) -> None:
     todo = todo[: options.sample] if options.sample is not None else todo
     kept = options.out.with_suffix(".map.json")
     recording = began + _RECORDING * options.seconds
-    tests = record(
-        trials.test_files(options.rooms, options.tests), kept, options.workers, recording, options.file_seconds
-    )
+    files = trials.test_files(options.rooms, options.tests)
+    modules = {trial.module for several in every.values() for trial in several}
+    tests = record(files, kept, modules, options.workers, recording, options.file_seconds, options.trust)
     slowest = 30 + 3 * options.most
     print(f"{len(tests)} tests recorded after {time.monotonic() - began:.0f} s; {len(todo)} changes to try", flush=True)
 

@@ -151,10 +151,10 @@ def _forked(work: Callable[[], Any], out: Path, core: int | None) -> int:
 
 
 def recorded(path: str, out: Path) -> Any:
-    """In a child: the tests of one file, each with its lines."""
+    """In a child: the tests of one file, each with its lines; those marked as slow would be asked of no change."""
     recorder = Recorder(f"{ROOT / 'src'}/", out)
     recorder.watch()
-    _pytest([path], recorder)
+    _pytest(["-m", "not slow", path], recorder)
     return recorder.tests
 
 
@@ -213,7 +213,9 @@ def test_files(rooms: list[str], folders: list[str] | None = None) -> list[str]:
     """All files of tests of the rooms' folders, or of these, relative to the root."""
     folders = folders or list(dict.fromkeys(folder for room in rooms for folder in TESTS[room]))
     found = [path for folder in folders for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))]
-    found.sort(key=lambda path: ("mark.slow" not in path.read_text(), -path.stat().st_size))  # the longest first
+    found.sort(
+        key=lambda path: (path.relative_to(ROOT).parts[1] not in rooms, path.stat().st_size)
+    )  # the nearest first
     return [str(path.relative_to(ROOT)) for path in found]
 
 

@@ -74,7 +74,7 @@ def _held(rng: np.random.Generator, tally: Tally, target: Any, posterior: Linear
             member = _moved(rng, kind, member, better[0])
             certificate = provi.certify(target, member, CONFIDENCE, budget=_PASSES)
     except Exception as error:
-        return clear(error, *ARGUMENTS)
+        return clear(error, *ARGUMENTS, "q")
     check_sane(fit, certificate)
     tally.counts["certificates"] += 1
     return check_against(certificate, posterior, member, better, plane=rng.random() < _IN_THE_PLANE)

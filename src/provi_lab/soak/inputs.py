@@ -108,6 +108,7 @@ def laplace(posterior: LinearPosterior) -> tuple[np.ndarray, np.ndarray] | None:
     with np.errstate(all="ignore"):
         try:
             mode, covariance = posterior.mode()
+            covariance = (covariance + covariance.T) / 2  # whoever reads one triangle reads the same
             np.linalg.cholesky(covariance)
         except np.linalg.LinAlgError:
             return None

@@ -10,11 +10,12 @@ estimates, too low where the Gaussians are too narrow.
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import chdtri, logsumexp
+from scipy import special
 
 from provi.algorithms.natural.laplace import curvature_factor
 from provi.algorithms.natural.quasi_newton import descend
@@ -105,7 +106,7 @@ class Modes:
         away = np.stack([mode.location for mode in self.found]) - mean
         solved = away / covariance if covariance.ndim == 1 else np.linalg.solve(covariance, away.T).T
         distances = np.sum(away * solved, axis=1)
-        beyond = distances > chdtri(len(mean), 1 - _REACH)
+        beyond = distances > special.chdtri(len(mean), 1 - _REACH)
         missed = float(self.shares[beyond].sum()) if len(self) > 1 else 0.0
         return dataclasses.replace(self, chosen=int(np.argmin(distances)), missed=missed)
 
@@ -169,7 +170,7 @@ def find_modes(
     places = _distinct(target, evaluate, ended.points, ended.values, diagonal)
     proper = [place for place in places if place.converged] or places[:1]
     log_evidence = _evidence(evaluate, proper, target.dim, seed)
-    shares = np.exp(log_evidence - logsumexp(log_evidence))
+    shares = np.exp(log_evidence - _log_sum(log_evidence))
     order = [k for k in np.argsort(-shares, kind="stable") if shares[k] >= _NEGLIGIBLE or k == np.argmax(shares)]
     modes = tuple(
         dataclasses.replace(
@@ -221,7 +222,7 @@ def _distinct(
     for row in np.argsort(values, kind="stable"):
         if not math.isfinite(values[row]):
             break
-        near = next((k for k, mode in enumerate(found) if _same(mode, points[row], values[row])), None)
+        near = next((k for k, mode in enumerate(found) if _same(mode, points[row], float(values[row]))), None)
         if near is None and len(found) < _MOST_MODES:
             mode = _polished(target, evaluate, points[row], diagonal)
             near = next((k for k, other in enumerate(found) if _same(other, mode.location, -mode.log_density)), None)
@@ -274,16 +275,20 @@ def _evidence(evaluate: BatchedPotential, modes: list[Mode], dim: int, seed: int
     z = np.concatenate([_moved(mode, u) for mode, u in zip(modes, draws, strict=True)])
     log_p = -evaluate(z)[0]
     log_q = np.stack([_log_normal(mode, z) for mode in modes])
-    log_mixture = logsumexp(log_q, axis=0) - math.log(number)
+    log_mixture = _log_sum(log_q, axis=0) - math.log(number)
     # A density that is not finite at a draw is zero there.
     log_weights = np.where(np.isfinite(log_p), log_p, -np.inf) - log_mixture
-    found = np.full(number, logsumexp(log_weights) - math.log(number * len(z)))
+    found = np.full(number, _log_sum(log_weights) - math.log(number * len(z)))
     for _ in range(_DIVISIONS if number > 1 else 0):
         belongs = found[:, None] + log_q
-        belongs = belongs - logsumexp(belongs, axis=0)
-        found = logsumexp(belongs + log_weights, axis=1) - math.log(len(z))
+        belongs = belongs - _log_sum(belongs, axis=0)
+        found = _log_sum(belongs + log_weights, axis=1) - math.log(len(z))
     laplace = np.asarray([mode.log_density - _log_normal(mode, mode.location[None])[0] for mode in modes])
     return np.where(np.isfinite(found), found, laplace)
+
+
+def _log_sum(values: np.ndarray, axis: int | None = None) -> Any:
+    return special.logsumexp(values, axis=axis)
 
 
 def _moved(mode: Mode, u: np.ndarray) -> np.ndarray:

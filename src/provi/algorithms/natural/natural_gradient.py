@@ -177,6 +177,8 @@ def evaluate(
             from provi.core.row_kernels import projections, weighted_sums  # for a GPU only
 
             projected, summed = projections, weighted_sums
+        elif rows.by_columns:
+            projected = _projections_by_columns
         centre, own = projected(rows.design, point.loc, root)
         variance = rows.total_variance(jnp.where(spread, own, _POINT_VARIANCE))
         if rule is None:
@@ -202,6 +204,12 @@ def _projections(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
     return jnp.dot(design, loc, precision=jax.lax.Precision.HIGHEST), jnp.sum(product**2, axis=1)
 
 
+def _projections_by_columns(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
+    """The same of a transposed table of columns: half the time of the product from the other side."""
+    product = jnp.dot(root.T, design.T, precision=jax.lax.Precision.HIGHEST)
+    return jnp.dot(design, loc, precision=jax.lax.Precision.HIGHEST), jnp.sum(product**2, axis=0)
+
+
 def _weighted_sums(design: Any, slopes: Any, weights: Any) -> tuple[Any, Any]:
     """The sums of `slopes` x_n and of `weights` x_n x_n'."""
     weighted = weights[:, None] * design
@@ -214,7 +222,7 @@ def first_location(target: AbstractLinearModel) -> np.ndarray:
     From the prior mean a Newton step towards a count of 10^6 overflows, and so do all that are 10^12 times shorter.
     """
     mean = np.asarray(target.prior.mean, np.float64)
-    if target.likelihood.working_response(jnp.asarray(target.response[:1])) is None:
+    if jax.eval_shape(target.likelihood.working_response, target.response) is None:
         return mean
     curvature, slope = (np.asarray(x) for x in _working_sums(target, mean))
     try:
