@@ -110,7 +110,8 @@ class Posterior:
 
     @double_precision
     def _sampled_interval(self, tail: float) -> np.ndarray:
-        return np.asarray(self.family.marginal_quantiles(self.point, (tail, 1 - tail))).T
+        family: Any = self.family
+        return np.asarray(family.marginal_quantiles(self.point, (tail, 1 - tail))).T
 
     def summary(
         self,

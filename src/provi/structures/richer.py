@@ -63,14 +63,15 @@ class Richer(AbstractStructure):
         else:
             gaussian, modes = self._gaussian(start, request)
             point = self._first_point(gaussian, modes)
-        steps, rate = PLANS[self.family.scale]
+        planned, rate = PLANS[self.family.scale]
+        steps = planned if request.budget.steps is None else request.budget.steps
         found = run(
-            PathGradient(steps if request.budget.steps is None else request.budget.steps, rate),
+            PathGradient(num_steps=steps, learning_rate=rate),
             self.target,
             self.family,
             point,
             seed=request.seed,
-            num_steps=steps if request.budget.steps is None else request.budget.steps,
+            num_steps=steps,
             budget=request.run_budget(),
             **request.options,
         )

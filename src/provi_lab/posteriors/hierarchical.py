@@ -1,5 +1,9 @@
 """Groups that share a prior with unknown parameters: centred, not centred, and funnels."""
 
+# NumPyro says of a site only that it is an array or a number.
+# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOptionalSubscript=false, reportOptionalOperand=false, reportCallIssue=false
+
 import math
 from typing import Any
 

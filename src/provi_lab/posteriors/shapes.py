@@ -1,5 +1,9 @@
 """Shapes that a Gaussian is not: mixtures, several modes, heavy tails, curved ridges, simplices."""
 
+# NumPyro says of a site only that it is an array or a number.
+# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOptionalSubscript=false, reportOptionalOperand=false, reportCallIssue=false
+
 from typing import Any
 
 import jax.numpy as jnp
