@@ -19,6 +19,7 @@ from provi.frontends.stan.front_end import from_stan as from_stan
 from provi.result.evidence import compare as compare
 from provi.result.fit import Fit as Fit
 from provi.result.storage import load as load
+from provi.runtime import distributed as distributed
 from provi.runtime.record import Outcome as Outcome
 from provi.runtime.run import Budget as Budget
 

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import time
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -12,13 +13,15 @@ import numpy as np
 from provi.certificates.approximations import as_gaussian
 from provi.certificates.bounds import STATUSES, GapBound, at_most
 from provi.certificates.build import Evidence, build_certificate
-from provi.certificates.certificate import Certificate, at_confidence
+from provi.certificates.certificate import Certificate, at_confidence, check_declared
 from provi.core.arguments import check_confidence, check_count, double_precision
+from provi.core.devices import chosen_mesh
 from provi.core.limits import NO_LIMIT, Clock
 from provi.families.location_scale import Gaussian, square_root
 from provi.fit import choose
 from provi.result.fit import Fit
 from provi.result.posterior import Posterior
+from provi.runtime.distributed import losses_named
 from provi.runtime.run import Budget, as_budget
 from provi.structures.base import AbstractStructure, Request, certificate_seed
 from provi.targets.base import AbstractTarget, in_double
@@ -31,6 +34,7 @@ _LARGEST_MOVE = 1e-3
 
 @naming_failures
 @double_precision
+@losses_named()
 def certify(
     target: AbstractTarget,
     q: Any,
@@ -39,6 +43,7 @@ def certify(
     seed: int = 0,
     budget: Budget | int | None = None,
     compare: bool = True,
+    mesh: Any = None,
 ) -> Certificate:
     """How far is q from the best member of its family, and from the posterior?
 
@@ -56,8 +61,10 @@ def certify(
     - `budget`: gradient evaluations, or a `provi.Budget`.
     - `compare`: also find a better member first, at the cost of a fit, and bound the gap through it:
       bound (g), sharp however far q is. Without it, only bounds from the gradient at q.
+    - `mesh`: devices, as for `provi.fit`.
 
-    **Returns:** a `Certificate`.
+    **Returns:** a `Certificate`; a `provi.certificates.RefutedDeclarationError`, with the place, where something that
+    was declared of the target does not hold.
     """
     if not isinstance(target, AbstractTarget):
         raise TypeError(f"target must be a provi target, not {type(target).__name__}.")
@@ -68,7 +75,9 @@ def certify(
     if sampler is not None:
         return _certify_any(target, q, sampler, confidence, seed)
     structure, point, moved = _member(target, q)
-    target = structure.target
+    devices = chosen_mesh(mesh, structure.target)
+    structure = structure if devices is None else structure.on(devices)
+    given, target = target, structure.target
     limits = as_budget(budget)
     clock = NO_LIMIT if limits.seconds is None else structure.measured(Clock(began + limits.seconds))
     # Two statements share the error probability when there are two.
@@ -91,18 +100,24 @@ def certify(
         else:
             # The target is not what was claimed: nothing that rests on the claim is issued.
             direct = better.certificate
+    if direct.counterexample is not None:
+        check_declared(structure.constants(), direct)
     notes = () if moved == 0.0 else (f"q was rounded to {target.dtype}, which moves it by {moved:.2g} deviations.",)
     return dataclasses.replace(
         at_confidence(direct, confidence),
         notes=(*direct.notes, *notes),
-        recompute=lambda other: certify(target, q, confidence, seed=other, budget=budget, compare=compare),
+        recompute=lambda other: certify(given, q, confidence, seed=other, budget=budget, compare=compare, mesh=mesh),
     )
 
 
 def _not_gaussian(target: AbstractTarget, q: Any) -> Any:
     """Draws and density of a q that no Gaussian can be read from; None where one can, or q is ProVI's own."""
     if isinstance(q, Fit | Posterior):
-        return None
+        posterior = q.posterior if isinstance(q, Fit) else q
+        family, point = posterior.family, posterior.point
+        if family.bounds_gap or family.dim != target.dim:
+            return None
+        return partial(_draws, family, point), lambda z: family.log_prob(point, z)
     try:
         as_gaussian(q, target.dim)
     except TypeError:
@@ -113,6 +128,10 @@ def _not_gaussian(target: AbstractTarget, q: Any) -> Any:
             raise
         return sampler
     return None
+
+
+def _draws(family: Any, point: Any, key: Any, num: int) -> Any:
+    return family.sample(key, point, num)
 
 
 def _certify_any(target: AbstractTarget, q: Any, sampler: Any, confidence: float, seed: int) -> Certificate:

@@ -5,6 +5,7 @@ is computed without error for linear models (up to quadrature), and otherwise es
 $f(q) - f(q_1) = E[\phi(m + Cu) - \phi(m_1 + C_1u)] - \log\det C + \log\det C_1$.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import numpy as np
 from provi.algorithms.natural.natural_gradient import line_arguments
 from provi.certificates.bounds import mean_upper_bound
 from provi.certificates.linear.bounds import moments_and_errors, row_rounding
+from provi.core.devices import over_draws
 from provi.core.interpreter import instant_jit
 from provi.families.location_scale import LocationScale, Point, square_root
 from provi.targets.base import AbstractTarget
@@ -97,7 +99,7 @@ def _batch_differences(keys: Any, target: AbstractTarget, family: LocationScale,
     def batch(key):
         half = family.sample_base(key, point, _PAIRS)
         u = jnp.concatenate([half, -half])
-        potential = jax.vmap(target.potential)
+        potential = partial(over_draws, target.division, target.potential)
         return jnp.mean(potential(family.transform(point, u)) - potential(family.transform(better, u)))
 
     return jax.lax.map(batch, keys)

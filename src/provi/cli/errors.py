@@ -30,6 +30,7 @@ def describe(error: BaseException, files: Sequence[str] = ()) -> str:
         return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
     # ProVI's own messages say all; of an exception that nobody expected the type is half of the message.
     expected = type(error) in (ValueError, TypeError, FileNotFoundError, ImportError)
+    expected = expected or name == "ProcessLostError"
     return text if expected and text else f"{name}: {text}".rstrip(": ")
 
 

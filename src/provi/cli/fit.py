@@ -3,6 +3,8 @@
 Light, as help and completion read it: what does the work, `cli.fitting`, is imported when it is called.
 """
 
+import contextlib
+import io
 import sys
 
 import typer
@@ -20,10 +22,13 @@ from provi.cli.options import (
     Confidence,
     Debug,
     DecimalComma,
+    Devices,
+    Distributed,
     DroppedColumns,
     ExposureColumn,
     FamilyName,
     FormulaText,
+    Hosts,
     Json,
     ModelName,
     OffsetColumn,
@@ -31,6 +36,7 @@ from provi.cli.options import (
     PriorScale,
     PriorTexts,
     Quiet,
+    Rank,
     ReportFile,
     ResponseColumn,
     Resume,
@@ -38,6 +44,7 @@ from provi.cli.options import (
     Seed,
     Source,
     Standardise,
+    Stream,
     Tolerance,
     UsedColumns,
     WeightsColumn,
@@ -67,6 +74,7 @@ def fit(
     exposure: ExposureColumn = None,
     weights: WeightsColumn = None,
     censored: CensoredColumn = None,
+    stream: Stream = None,
     tol: Tolerance = 0.01,
     confidence: Confidence = 0.99,
     budget: BudgetText = None,
@@ -77,6 +85,10 @@ def fit(
     checkpoint_seconds: CheckpointSeconds = None,
     resume: Resume = False,
     check: Check = True,
+    devices: Devices = None,
+    distributed: Distributed = False,
+    hosts: Hosts = None,
+    rank: Rank = None,
     as_json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -105,39 +117,57 @@ def fit(
       provi fit data.csv --target outcome --model logistic --report report.html
       provi fit data.csv --target outcome --model logistic --drop id --positive yes
       provi fit visits.parquet --target visits --model poisson --json > visits.json
+      provi fit "part-*.parquet" -t clicked -m logistic --stream
       provi fit visits.csv -t visits -m negative-binomial --exposure days
       provi fit data.csv -t outcome -m logistic --prior "age=normal(0,0.1)"
       provi fit trial.csv -t time -m weibull --censored lost
       provi fit visits.csv --formula "visits ~ age + (1 | clinic)" --family poisson
       provi fit model.py:target --tol 0.01 --budget 60s --save fit.safetensors
       provi fit model.py:target --checkpoint run.ckpt --resume
+      srun -n 4 provi fit big.parquet -t outcome -m logistic --distributed
+      provi fit big.csv -t outcome -m logistic --hosts node1,node2 --rank 0
 
     \b
     Exit code 0: good. Certified within --tol; or converged, of a --formula, whose
     integration over scales has an estimated error, and of missing-logistic and
     student-t, which have no certificate; and the model fits its data. 1: not
     converged or not to be trusted: no certificate, k-hat too large, or a model that
-    does not fit; the verdict says which. 2: bad input. 130: interrupted, by Ctrl-C or
-    SIGTERM; what was reached is said and written.
+    does not fit; the verdict says which. 2: bad input. 75: another process was lost.
+    130: interrupted, by Ctrl-C or SIGTERM; what was reached is said and written.
     """
     call = command_line(fit, locals())
+    if rank is not None and hosts is None and not distributed:
+        raise ValueError("--rank needs --hosts A,B, the hosts of all processes.")
+    mesh, first = _joined(hosts, rank) if distributed or hosts is not None else (devices, True)
     from provi.cli.answer import deliver
     from provi.cli.fitting import FitOptions, answer
     from provi.cli.table_data import TableOptions
 
     table = TableOptions(
         target, model, columns or (), drop or (), categorical or (), positive, decimal_comma, complete_rows,
-        standardise, prior_scale, prior or (), offset, exposure, weights, censored,
+        standardise, prior_scale, prior or (), offset, exposure, weights, censored, stream,
     )  # fmt: skip
     with kept_for_the_answer(as_json or quiet):
-        written = {"--report": report, "--save": save, "--checkpoint": checkpoint}
+        report, save = (report, save) if first else (None, None)
+        written = {"--report": report, "--save": save, "--checkpoint": checkpoint if first else None}
         check_destinations(path_of(source) if is_model_file(source) else source, written)
-        progress = False if as_json or quiet else None
+        progress = False if as_json or quiet or not first else None
         limits, brief = read_budget(budget), quiet and not as_json
         saving = read_checkpoint(checkpoint, checkpoint_seconds, resume)
-        options = FitOptions(tol, confidence, limits, seed, report, save, progress, call, brief, check, saving)
+        options = FitOptions(tol, confidence, limits, seed, report, save, progress, call, brief, check, saving, mesh)
         found = answer(source, formula, family, table, options)
-    code = deliver(found, as_json, quiet)
+    with contextlib.nullcontext() if first else contextlib.redirect_stdout(io.StringIO()):
+        code = deliver(found, as_json, quiet)
     if code == INTERRUPTED:  # all is said: typer's own way would add an error to it
         sys.exit(code)
     raise typer.Exit(code)
+
+
+def _joined(hosts: str | None, rank: int | None) -> tuple[int, bool]:
+    """Join the other processes. **Returns:** the devices of all of them, and whether this one writes."""
+    import jax
+
+    from provi.runtime.distributed import is_first, start
+
+    start(hosts, rank)
+    return jax.device_count(), is_first()

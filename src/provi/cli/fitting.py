@@ -51,6 +51,7 @@ class FitOptions:
     verdict_only: bool = False
     check: bool = True
     saving: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    mesh: int | None = None
 
 
 def fit_answer(problem: Problem, data: TableData | None, options: FitOptions) -> Answer:
@@ -63,23 +64,27 @@ def fit_answer(problem: Problem, data: TableData | None, options: FitOptions) ->
         seed=options.seed,
         start=problem.start,
         progress=options.progress,
+        mesh=options.mesh,
         **options.saving,
     )
+    if jax.process_count() > 1:
+        _ = result.certificate.kl  # computed by all together; what follows each does by itself
     encoding = None if data is None else data.encoding
     if encoding is not None and problem.moved is not None:
         shift, slopes = (tuple(map(float, numbers)) for numbers in problem.moved)
         encoding = dataclasses.replace(encoding, shift=shift, slopes=slopes)
     description = None if data is None else table_description(data, problem.words, problem.target)
     result = dataclasses.replace(result, call=options.call, description=description, encoding=encoding)
+    whole = problem.target.division is None  # else no process has all rows, and none can simulate them
     # The family as well: that of a Gaussian process holds the kernel matrix.
     arrays = jax.tree.leaves((problem.target, result.posterior.family))
-    small = sum(np.size(array) for array in arrays) <= _SMALL
+    small = sum(np.size(array) for array in arrays) <= _SMALL and getattr(problem.target, "stream", None) is None
     num_draws = _DRAWS if small else _FEWER_DRAWS
     # Of a model without a certificate k-hat is all that vouches for the numbers.
-    if options.report is not None or small or not problem.provable:
+    if whole and (options.report is not None or small or not problem.provable):
         with contextlib.suppress(ValueError):  # the summary and the report say why there is no k-hat
             result.diagnose(num_draws)
-    checked = check_fit(result, options.check)
+    checked = check_fit(result, options.check and whole)
     original = None if problem.original is None else problem.original(result)
     summarise = None if problem.summary is None else functools.partial(problem.summary, result)
     written = _write(result, options, num_draws, summarise, original)
@@ -176,6 +181,8 @@ def _result_document(result: Fit, options: FitOptions) -> dict[str, Any]:
 
 def answer(source: str, formula: str | None, family: str | None, table: TableOptions, options: FitOptions) -> Answer:
     """The answer of `provi fit` to its options."""
+    if jax.process_count() > 1 and (formula is not None or table.model is Model.MISSING_LOGISTIC):
+        raise ValueError("--distributed is for tables with --model, other than missing-logistic, and model files.")
     if formula is not None or family is not None:
         return _formula_answer(source, formula, family, table, options)
     return _answer(source, table, options)

@@ -103,6 +103,14 @@ DecimalComma = Annotated[bool, typer.Option("--decimal-comma", help="Table: 1,5 
 CompleteRows = Annotated[
     bool, typer.Option("--complete-rows", help="Table: leave out rows with missing entries, instead of refusing.")
 ]
+Stream = Annotated[
+    bool | None,
+    typer.Option(
+        "--stream/--no-stream",
+        help="Table: read Parquet or Arrow files in blocks, never all at once. Without it files do that whose rows "
+        "would take more than half of the free memory.",
+    ),
+]
 Standardise = Annotated[bool, typer.Option(help="Table: bring columns of numbers to mean 0 and standard deviation 1.")]
 PriorScale = Annotated[
     float | None,
@@ -128,6 +136,16 @@ WeightsColumn = Annotated[
 CensoredColumn = Annotated[
     str | None, typer.Option("--censored", metavar="COLUMN", help="Table of times: 1 where one was cut short, else 0.")
 ]
+Devices = Annotated[
+    int | None, typer.Option("--devices", metavar="N", help="Divide the rows or draws among so many local devices.")
+]
+Distributed = Annotated[
+    bool, typer.Option("--distributed", help="One of several processes, started by srun, mpirun or torchrun.")
+]
+Hosts = Annotated[
+    str | None, typer.Option("--hosts", metavar="A,B", help="The hosts of all processes, first that of rank 0; a:PORT.")
+]
+Rank = Annotated[int | None, typer.Option("--rank", metavar="K", help="Which of the --hosts this process is, from 0.")]
 
 
 def command_line(command: Callable[..., None], given: Mapping[str, Any]) -> str:

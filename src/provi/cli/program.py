@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from provi.cli.errors import describe, line_in
 from provi.cli.model_file import is_model_file, path_of
 
-BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two as shells count them: 128 + the signal
+BAD_INPUT, LOST, INTERRUPTED, CLOSED_PIPE = 2, 75, 130, 141  # the last two as shells count them: 128 + the signal
 
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
 
@@ -37,7 +37,11 @@ class Program(TyperGroup):
         gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         words = sys.argv[1:] if args is None else list(args)
         run = functools.partial(super().main, words, *rest, **{**options, "standalone_mode": False})
-        sys.exit(exit_code(run, words))
+        code = exit_code(run, words)
+        several = sys.modules.get("provi.runtime.distributed")
+        if code in (BAD_INPUT, INTERRUPTED, LOST) and several is not None and several.started():
+            several.end_now(code)  # others wait for this process: they hear by its end
+        sys.exit(code)
 
 
 def exit_code(run: Callable[[], Any], words: Sequence[str]) -> int:
@@ -75,7 +79,7 @@ def _fail(error: BaseException, words: Sequence[str]) -> int:
     if "--debug" in words:
         traceback.print_exception(error)
     _say(_usage(error) if isinstance(error, _UsageError) else describe(error, _model_files(words)), words)
-    return BAD_INPUT
+    return LOST if type(error).__name__ == "ProcessLostError" else BAD_INPUT
 
 
 def _usage(error: Any) -> str:

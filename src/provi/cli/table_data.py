@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 from rich.table import Table
 
 from provi.cli.options import Model
+from provi.core.limits import host_bytes
+from provi.data.blocks import table_files, table_schema
 from provi.data.encoding import (
     Features,
     Response,
@@ -24,7 +26,8 @@ from provi.data.encoding import (
     time_response,
 )
 from provi.data.kinds import check_quantity, is_date, percent_numbers
-from provi.data.tables import Column, Columns, as_number, is_missing, is_numeric, read_table
+from provi.data.tables import BYTES_OF_ENTRY, Column, Columns, as_number, is_missing, is_numeric, read_table
+from provi.runtime.distributed import this_share
 
 _LISTED, _LARGEST_TABLE = 12, 40
 
@@ -32,6 +35,8 @@ _LISTED, _LARGEST_TABLE = 12, 40
 COUNTS = (Model.POISSON, Model.NEGATIVE_BINOMIAL)
 TIMES = (Model.WEIBULL, Model.EXPONENTIAL, Model.LOG_NORMAL)
 REGRESSIONS = (Model.LOGISTIC, *COUNTS, Model.LINEAR, Model.STUDENT_T, Model.MULTINOMIAL, Model.ORDINAL, *TIMES)
+STREAMED = (Model.LOGISTIC, Model.POISSON)
+"""Models without a number that is integrated or learnt: those of tables that are read in blocks."""
 ROW_COLUMNS = ("offset", "exposure", "weights", "censored")
 """Options that name a column with a number for each row that is no feature."""
 
@@ -55,6 +60,7 @@ class TableOptions:
     exposure: str | None = None
     weights: str | None = None
     censored: str | None = None
+    stream: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +85,8 @@ class TableData:
     """The columns that hold them."""
     classes: tuple[str, ...] = ()
     """What the codes 0, 1, ... of the response stand for, where there are several."""
+    stream: Any = None
+    """The `RowStream` of a table that is never in memory; then the values of features and response are not there."""
 
     @property
     def encoding(self) -> TableEncoding:
@@ -131,11 +139,11 @@ class TableData:
 
 def read_data(source: str, options: TableOptions) -> TableData:
     """Read the table, choose its columns and rows, encode them. Errors name the column and what to do."""
-    table = read_table(Path(source), decimal_comma=options.decimal_comma)
-    if options.target is None or options.model is None:
-        absent = "--target COLUMN" if options.target is None else "--model"
-        models = ", ".join(model.value for model in Model)
-        raise ValueError(f"{absent} is needed for a table; models: {models}; columns: {_listed(list(table))}.")
+    share = this_share()
+    if share.count == 1 and _streams(source, options):
+        return _read_stream(source, options)
+    table = read_table(Path(source), decimal_comma=options.decimal_comma, share=share)
+    _check_asked(options, table)
     if options.positive is not None and options.model in REGRESSIONS[1:]:
         raise ValueError(f"--positive is for two labels; --model {options.model.value} has none.")
     (response_name,) = _find("--target", [options.target], table, split=False)
@@ -169,6 +177,65 @@ def read_data(source: str, options: TableOptions) -> TableData:
         source, response_name, features, response, missing, left_out, unused, options.decimal_comma, rows, special,
         classes,
     )  # fmt: skip
+
+
+def _check_asked(options: TableOptions, names: Iterable[str]) -> None:
+    if options.target is None or options.model is None:
+        absent = "--target COLUMN" if options.target is None else "--model"
+        models = ", ".join(model.value for model in Model)
+        raise ValueError(f"{absent} is needed for a table; models: {models}; columns: {_listed(list(names))}.")
+
+
+def _streams(source: str, options: TableOptions) -> bool:
+    """Whether to read the table in blocks: where that is asked for, or it would take over half of the free memory."""
+    if options.stream is not None:
+        return options.stream
+    path = Path(source)
+    if path.is_dir() or not path.exists() or path.suffix.lower() not in (".parquet", ".pq"):
+        return False
+    try:
+        schema, rows, _ = table_schema(path)
+    except (ValueError, ImportError):  # the reader of whole files says it better
+        return False
+    return options.model in STREAMED and BYTES_OF_ENTRY * rows * len(schema.names) > host_bytes() // 2
+
+
+def _read_stream(source: str, options: TableOptions) -> TableData:
+    """The first pass over a table that is read in blocks; what the options ask for beyond that is refused."""
+    from provi.targets.likelihoods import BernoulliLogit, Poisson
+    from provi.targets.streaming import parquet_stream
+
+    names = {name: None for name in table_schema(table_files(source)[0])[0].names}
+    _check_asked(options, names)
+    if options.model not in STREAMED:
+        listed = ", ".join(model.value for model in STREAMED)
+        raise ValueError(f"--stream is for --model {listed}, not {options.model.value if options.model else 'none'}.")
+    for name in ("complete_rows", *ROW_COLUMNS):
+        if getattr(options, name):
+            raise ValueError(f"--{name.replace('_', '-')} is for tables in memory, and this one is read in blocks.")
+    known: Any = names
+    (response_name,) = _find("--target", [options.target or ""], known, split=False)
+    chosen = _chosen(known, response_name, options)
+    counts = options.model is Model.POISSON
+    stream = parquet_stream(
+        source, response_name, chosen, (Poisson() if counts else BernoulliLogit()).read_response,
+        categorical=[name for name in _find("--categorical", options.categorical, known) if name in chosen],
+        standardise=options.standardise, intercept=True, classes=not counts, positive=options.positive,
+        drop_constant=True,
+    )  # fmt: skip
+    rows = stream.rows
+    words = f"counts, mean {rows.response_mean:.4g}, largest {rows.responses.max():g}"
+    if rows.labels is not None:
+        ones = round(rows.response_mean * rows.num_rows)
+        words = f"1 for {rows.labels[1]!r} ({ones} rows), 0 for {rows.labels[0]!r} ({rows.num_rows - ones} rows)"
+    entered = {column.name for column in rows.features}
+    features = Features(
+        np.broadcast_to(np.zeros(()), (rows.num_rows, rows.shape[1] - 1)),  # of this shape, and of no memory
+        rows.names[1:], rows.features, tuple(name for name in chosen if name not in entered),
+    )  # fmt: skip
+    response = Response(np.zeros(0), words, rows.labels)
+    unused = tuple(name for name in names if name not in chosen and name != response_name)
+    return TableData(source, response_name, features, response, {}, {}, unused, stream=stream)
 
 
 def _check_column(name: str, column: Column, asked: bool, alone: bool) -> None:

@@ -32,7 +32,7 @@ class EncodedRows:
     - `features`: how each column of the source enters, and `codes`: for a category the raw values (an Arrow array) and
       the level of each. - `positive`: of a response of labels, the same; else None. - `responses`: some values that say
       all that a likelihood asks of all of them: the distinct ones, or the extreme ones.
-    - `centres`, `spreads`: mean and standard deviation of each feature, the intercept left out.
+    - `response_mean`: their mean. - `centres`, `spreads`: mean and standard deviation of each feature.
     - `memory`: bytes, as in `DEFAULT_MEMORY`; `ahead`: whether a thread reads the next block.
     """
 
@@ -45,6 +45,7 @@ class EncodedRows:
     num_rows: int
     dtype: Any
     responses: np.ndarray
+    response_mean: float
     centres: np.ndarray
     spreads: np.ndarray
     memory: int

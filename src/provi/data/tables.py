@@ -13,9 +13,9 @@ import math
 import re
 import stat
 import zlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -28,7 +28,7 @@ Columns: TypeAlias = dict[str, Column]
 MISSING = frozenset({"", ".", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "?"})
 """What stands for a missing entry in a text file. Not "None" and "-", which may be levels of a category."""
 
-_CELL, _ROW = 70, 160
+BYTES_OF_ENTRY, _ROW = 70, 160
 """Bytes of an entry as a Python text in its row, and of a row besides: measured, rounded up."""
 
 _LONGEST_LINE, _MOST_BLANK = 2**26, 10_000
@@ -36,7 +36,22 @@ _SPLIT = "leave out columns or rows, or split it"
 _TEXT_FILES, _PARQUET_FILES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
 
 
-def read_table(path: str | Path, *, decimal_comma: bool = False) -> Columns:
+class Share(NamedTuple):
+    """One of `count` processes that read a file together, each its part of the rows.
+
+    - `exchange`: plain data of every process, from those of this one. - `gather`: the same of columns.
+    """
+
+    index: int
+    count: int
+    exchange: Callable[[Any], list[Any]]
+    gather: Callable[[Column], list[Column]]
+
+
+_ALONE = Share(0, 1, lambda value: [value], lambda column: [column])
+
+
+def read_table(path: str | Path, *, decimal_comma: bool = False, share: Share = _ALONE) -> Columns:
     """The columns of a file by name, in its order.
 
     A text file has its names in the first line; entries are separated by commas, semicolons, tabs or bars, whichever
@@ -51,6 +66,8 @@ def read_table(path: str | Path, *, decimal_comma: bool = False) -> Columns:
     - `path`: a file that ends in .csv, .tsv or .txt (UTF-8; with .gz behind it, compressed), or in .parquet or .pq,
       which needs pyarrow.
     - `decimal_comma`: whether 1,5 is a number. It is never guessed: 1,234 may be a thousand.
+    - `share`: of several processes, each of which reads some of the rows (of Parquet, some of the row groups), and
+      which then exchange what they have read; all return the whole table.
     """
     file = Path(path)
     if not file.exists():
@@ -60,9 +77,9 @@ def read_table(path: str | Path, *, decimal_comma: bool = False) -> Columns:
     check_regular(file)
     suffix = Path(file.name.lower().removesuffix(".gz")).suffix
     if suffix in _PARQUET_FILES:
-        names, columns = _read_parquet(file)
+        names, columns = _read_parquet(file, share)
     elif suffix in _TEXT_FILES:
-        names, columns = _read_text(file, decimal_comma)
+        names, columns = _read_text(file, decimal_comma, share)
     else:
         known = ", ".join((*_TEXT_FILES, *_PARQUET_FILES))
         raise ValueError(f"{file} is not known to be a table: its name must end in one of {known}.")
@@ -109,9 +126,9 @@ def as_number(text: str) -> float | None:
         return None
 
 
-def _read_text(file: Path, decimal_comma: bool) -> tuple[list[str], list[Column]]:
+def _read_text(file: Path, decimal_comma: bool, share: Share) -> tuple[list[str], list[Column]]:
     numbered: list[tuple[int, list[str]]] = []
-    cells, most = 0, host_bytes() // 2
+    cells, rows, most = 0, 0, host_bytes() // 2
     try:
         with contextlib.closing(_lines(file)) as lines:
             blank, head = _first_line(lines)
@@ -120,9 +137,12 @@ def _read_text(file: Path, decimal_comma: bool) -> tuple[list[str], list[Column]
             )
             for row in reader:
                 if len(row) > 1 or any(cell.strip() for cell in row):
+                    rows += 1
+                    if rows > 1 and (rows - 2) % share.count != share.index:
+                        continue
                     numbered.append((reader.line_num, row))
                     cells += len(row)
-                    if _CELL * cells + _ROW * len(numbered) > most:
+                    if BYTES_OF_ENTRY * cells + _ROW * len(numbered) > most:
                         raise ValueError(
                             f"{file} takes more memory than half of what is free ({most / 2**30:.1f} GiB), of which "
                             f"{len(numbered)} rows were read: {_SPLIT}."
@@ -135,8 +155,10 @@ def _read_text(file: Path, decimal_comma: bool) -> tuple[list[str], list[Column]
     names = [printable(cell) for cell in numbered[0][1]]
     if all(as_number(name) is not None for name in names):
         raise ValueError(f"{file} has numbers in its first line: put a line with the names of the columns there.")
-    if len(numbered) == 1:
+    if rows == 1:
         raise ValueError(f"{file} has a line of names but no rows.")
+    if len(numbered) == 1:
+        raise ValueError(f"{file} has {rows - 1} rows, too few for {share.count} processes.")
     for line, row in numbered:
         if len(row) != len(names):
             raise ValueError(
@@ -144,7 +166,44 @@ def _read_text(file: Path, decimal_comma: bool) -> tuple[list[str], list[Column]
                 f"{', '.join(map(repr, names[:4]))}{', ...' if len(names) > 4 else ''}."
             )
     cells = zip(*(row for _, row in numbered[1:]), strict=True)
-    return names, [_as_column(column, decimal_comma) for column in cells]
+    _check_same(file, names, share)
+    return names, _joined([(column, decimal_comma) for column in cells], share, [1] * (rows - 1))
+
+
+def _check_same(file: Path, names: Sequence[str], share: Share) -> None:
+    """`ValueError` where another process sees other columns: its file is another one."""
+    for k, other in enumerate(share.exchange(list(names))):
+        if other != list(names):
+            apart = ", ".join(map(repr, sorted(set(other) ^ set(names))[:6])) or "in another order"
+            raise ValueError(
+                f"{file} has other columns in process {k} than in process {share.index}: {apart}. All must read the "
+                f"same file."
+            )
+
+
+def _joined(parts: list[Any], share: Share, runs: Sequence[int]) -> list[Column]:
+    """Whole columns, from this process's entries: numbers, or texts to be read as such if all processes' can be.
+
+    `runs`: lengths of the runs of rows that went to one process after the other.
+    """
+    own = [part if isinstance(part, np.ndarray) else _as_column(*part) for part in parts]
+    if share.count == 1:
+        return own
+    numeric = np.array(share.exchange([is_numeric(column) for column in own])).all(axis=0)
+    ends = np.cumsum([0, *runs])
+    places = [
+        np.concatenate([np.arange(*ends[[k, k + 1]]) for k in range(first, len(runs), share.count)] or [np.arange(0)])
+        for first in range(share.count)
+    ]
+    whole = []
+    for column, part, numbers in zip(own, parts, numeric, strict=True):
+        if is_numeric(column) and not numbers:
+            column = _as_texts(part[0])
+        joined = np.empty(int(ends[-1]), column.dtype)
+        for rows, values in zip(places, share.gather(column), strict=True):
+            joined[rows] = values
+        whole.append(joined)
+    return whole
 
 
 def check_regular(file: Path) -> None:
@@ -210,19 +269,23 @@ def printable(text: str) -> str:
 
 def _as_column(cells: Sequence[str], decimal_comma: bool = False) -> Column:
     """Numbers if every entry that is there is one, otherwise texts."""
-    stripped = [printable(cell) for cell in cells]
-    texts = [None if cell in MISSING else cell for cell in stripped]
+    texts = _as_texts(cells)
     numbers = [math.nan if text is None else as_number(_with_point(text, decimal_comma)) for text in texts]
     if any(number is None for number in numbers):
-        return np.array(texts, object)
+        return texts
     return np.array(numbers, np.float64)
+
+
+def _as_texts(cells: Sequence[str]) -> Column:
+    stripped = [printable(cell) for cell in cells]
+    return np.array([None if cell in MISSING else cell for cell in stripped], object)
 
 
 def _with_point(text: str, decimal_comma: bool) -> str:
     return text.replace(",", ".") if decimal_comma and "." not in text and text.count(",") == 1 else text
 
 
-def _read_parquet(file: Path) -> tuple[list[str], list[Column]]:
+def _read_parquet(file: Path, share: Share) -> tuple[list[str], list[Column]]:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -233,17 +296,21 @@ def _read_parquet(file: Path) -> tuple[list[str], list[Column]]:
             found = opened.metadata
             size = sum(found.row_group(k).total_byte_size for k in range(found.num_row_groups))
             # Few bytes may stand for many rows: texts become Python's, numbers float64.
-            needed = size + _CELL * found.num_rows * found.num_columns
+            needed = size + BYTES_OF_ENTRY * found.num_rows * found.num_columns
             check_memory(f"{file}, of {found.num_rows} rows,", needed, _SPLIT)
-            table = opened.read()
+            groups = [found.row_group(k).num_rows for k in range(found.num_row_groups)]
+            own = list(range(share.index, len(groups), share.count))
+            table = opened.read() if share.count == 1 else opened.read_row_groups(own)
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{file} is not a Parquet file: {error}") from None
-    if table.num_rows == 0:
+    if sum(groups) == 0:
         raise ValueError(f"{file} has no rows.")
-    return [printable(str(name)) for name in table.column_names], [_from_arrow(column) for column in table.columns]
+    names = [printable(str(name)) for name in table.column_names]
+    _check_same(file, names, share)
+    return names, _joined([_from_arrow(column) for column in table.columns], share, groups)
 
 
-def _from_arrow(column: Any) -> Column:
+def _from_arrow(column: Any) -> Any:
     """Numbers as numbers; booleans, categories, dates and whatever else as texts, like those of a text file."""
     import pyarrow
 
@@ -251,7 +318,7 @@ def _from_arrow(column: Any) -> Column:
     if pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_decimal(kind):
         # A null becomes NaN; `safe` would refuse whole numbers beyond 2^53.
         return np.array(column.cast(pyarrow.float64(), safe=False).to_numpy(), np.float64)
-    return _as_column(["" if value is None else str(value) for value in column.to_pylist()])
+    return ["" if value is None else str(value) for value in column.to_pylist()], False
 
 
 def _check_names(file: Path, names: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from equinox import AbstractClassVar
 
+from provi.core.devices import over_draws
 from provi.core.tree import add_scaled, zeros_like
 from provi.core.types import Count, RandomKey
 from provi.families.location_scale import LocationScale, Point
@@ -50,8 +51,8 @@ class AbstractEstimator(eqx.Module):
 
 
 def potential_gradients(potential: Callable, draws: Any) -> Any:
-    """grad potential at each row."""
-    return jax.vmap(jax.grad(potential))(draws)
+    """grad potential at each row; on several devices if the potential says so (`StepPotential`)."""
+    return over_draws(getattr(potential, "division", None), jax.grad(potential), draws)
 
 
 def path_gradient(key: RandomKey, potential: Callable, family: LocationScale, point: Point, num: int) -> Point:

@@ -5,11 +5,14 @@ of the negative ELBO in $v$, and $G = \mathrm{sym}\,E[s u']$ its gradient in $B$
 $(m + Cv, CB)$ at $(0, I)$; by Stein's identity $I + G = C'E[\nabla^2\varphi]C$, without a second derivative.
 """
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from provi.core.devices import over_draws
 from provi.core.types import Count, RandomKey, Scalar
 from provi.families.location_scale import LocationScale, Point
 from provi.families.scales import Symmetric, Triangular
@@ -52,7 +55,7 @@ def residual_moments(
     num_chunks = whole_draws(num_draws) // DRAWS_AT_ONCE
     loc, scale, dim, dtype = point.loc, point.scale, family.dim, point.loc.dtype
     assert isinstance(scale, Triangular | Symmetric)
-    value_and_gradient = jax.vmap(jax.value_and_grad(target.potential))
+    value_and_gradient = partial(over_draws, target.division, jax.value_and_grad(target.potential))
 
     def add_chunk(index: Count, sums: tuple) -> tuple:
         u = family.sample_base(jax.random.fold_in(key, index), point, PAIRS_AT_ONCE)

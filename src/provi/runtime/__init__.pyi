@@ -1,3 +1,4 @@
+from provi.runtime import distributed as distributed
 from provi.runtime.minimise import minimise_split as minimise_split
 from provi.runtime.minimise import minimise_sum as minimise_sum
 from provi.runtime.run import Budget as Budget

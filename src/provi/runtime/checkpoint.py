@@ -9,19 +9,22 @@ import hashlib
 import json
 import re
 import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.core.devices import on_host, undivided
 from provi.core.files import DamagedFileError, opened_tensors, write_tensors
 from provi.runtime.record import History
 
 _FORMATS = ("provi-checkpoint-1", "provi-checkpoint-2")
 _WHAT = "a ProVI checkpoint"
+_NUMBERS_AT_ONCE = 2**22
 _REMEDY = "Pass resume=False to start afresh, or give the path of an intact checkpoint."
 
 
@@ -49,13 +52,29 @@ def fingerprint(*parts: Any) -> str:
     """
     digest = hashlib.sha256()
     for part in parts:
+        # The same on any number of devices: what was added to divide it is left out.
+        part, terms = undivided(part)
         # The structure holds the static settings; memory addresses in it change from process to process.
         digest.update(re.sub(r"0x[0-9a-f]+", "", str(jax.tree.structure(part))).encode())
         for leaf in jax.tree.leaves(eqx.filter(part, eqx.is_array_like)):
-            array = np.asarray(leaf)
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
+            filled = terms is not None and isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1
+            for array in _runs(leaf, terms if filled else None):
+                digest.update(array)
     return digest.hexdigest()
+
+
+def _runs(leaf: Any, terms: int | None) -> Iterator[bytes]:
+    """The type, the shape and the numbers of an array, those of several processes a run of rows at a time."""
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+        array = np.asarray(leaf) if terms is None else np.asarray(leaf)[:terms]
+        yield f"{array.dtype}{array.shape}".encode()
+        yield np.ascontiguousarray(array).tobytes()
+        return
+    rows = leaf.shape[0] if terms is None else terms
+    yield f"{leaf.dtype}{(rows, *leaf.shape[1:])}".encode()
+    size = max(1, _NUMBERS_AT_ONCE * len(leaf) // leaf.size)
+    for start in range(0, rows, size):
+        yield np.ascontiguousarray(on_host(leaf[start : min(start + size, rows)])).tobytes()
 
 
 def previous_of(path: Path) -> Path:
@@ -63,7 +82,29 @@ def previous_of(path: Path) -> Path:
     return path.with_name(path.name + ".previous")
 
 
-def save_checkpoint(path: Path, saved: Saved, identity: str) -> None:
+class Identity(NamedTuple):
+    """What a run is of: with its start, and without, by which a run on other devices knows it.
+
+    A start that was computed from the data has other last digits there.
+    """
+
+    whole: str
+    without_start: str
+    devices: int
+
+    def is_of(self, metadata: Any) -> bool:
+        """Whether a checkpoint is of this run."""
+        elsewhere = int(metadata.get("devices", "1")) != self.devices
+        return metadata["identity"] == self.whole or (elsewhere and metadata.get("model") == self.without_start)
+
+
+def identity_of(parts: Sequence[Any], start: Any, seed: Any) -> Identity:
+    """Of algorithm, target and family, where the run begins, and the seed."""
+    sizes = [len(x.sharding.device_set) for x in jax.tree.leaves(parts) if isinstance(x, jax.Array)]
+    return Identity(fingerprint(*parts, start, seed), fingerprint(*parts, seed), max(sizes, default=1))
+
+
+def save_checkpoint(path: Path, saved: Saved, identity: Identity) -> None:
     """Write everything needed to go on; `OSError` where that fails, with the previous checkpoint intact."""
     tensors = {f"carry/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(saved.carry))}
     tensors["history"] = saved.history.as_array()
@@ -73,7 +114,9 @@ def save_checkpoint(path: Path, saved: Saved, identity: str) -> None:
     plain = {name: value for name, value in rule.items() if name not in arrays}
     metadata = {
         "format": _FORMATS[-1],
-        "identity": identity,
+        "identity": identity.whole,
+        "model": identity.without_start,
+        "devices": json.dumps(identity.devices),
         "seconds": json.dumps(saved.seconds),
         "segments": json.dumps(saved.segments),
         "rule": json.dumps(None if saved.rule is None else plain),
@@ -97,12 +140,12 @@ def saved_segments(path: Path) -> int:
     return found + (error is not None)
 
 
-def load_checkpoint(path: Path, like: Any, identity: str) -> Saved:
+def load_checkpoint(path: Path, like: Any, identity: Identity) -> Saved:
     """What was saved last or, where that is damaged, before it; `like` gives the carry's structure."""
 
     def read(file: Any) -> Saved:
         metadata = file.metadata()
-        if metadata["identity"] != identity:
+        if not identity.is_of(metadata):
             raise ValueError(
                 f"checkpoint {path} belongs to another run (other data, family, algorithm, start or seed). "
                 f"Pass resume=False to start afresh, or the arguments of the first call."

@@ -23,6 +23,7 @@ from jax.extend.core import jaxprs_in_params
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.core.arguments import device_array
 from provi.core.compilation import program_jit, quick_jit
+from provi.core.devices import over_draws
 from provi.core.interpreter import instant_jit, weighed_jit
 from provi.core.tree import select
 from provi.core.types import Count, Flag, RandomKey, Scalar
@@ -335,7 +336,7 @@ def estimate_elbo(
     # At once where that takes little memory: a potential of many data has arrays as long as they are, for each draw.
     at_once = LARGEST_ARRAY // max(largest_array(target.potential, draws[0]), 1)
     if at_once >= num_draws:
-        values = -jax.vmap(target.potential)(draws) - log_q
+        values = -over_draws(target.division, target.potential, draws) - log_q
     else:
         values = -jax.lax.map(target.potential, draws, batch_size=max(at_once, 1)) - log_q
     return values.mean(), values.std(ddof=1) / num_draws**0.5

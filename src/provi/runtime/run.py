@@ -20,10 +20,11 @@ from provi.core.interpreter import instant_jit
 from provi.core.randomness import folded, key_of, split_key
 from provi.runtime.checkpoint import (
     Saved,
-    fingerprint,
+    identity_of,
     load_checkpoint,
     save_checkpoint,
 )
+from provi.runtime.distributed import ProcessLostError, checkpoint_of_first, is_first, losses_named
 from provi.runtime.loop import (
     LARGEST_REJECTIONS,
     Carry,
@@ -171,7 +172,7 @@ def run(
             f"budget={budget.gradients} gradient evaluations do not pay for one step of {first_batch} draws."
         )
     with contextlib.ExitStack() as stack:
-        if checkpoint is not None:
+        if checkpoint is not None and is_first():
             stack.enter_context(sole_use(checkpoint, "checkpoint"))
             remove_drafts(checkpoint)
         driver.prepare(start, resume)
@@ -191,6 +192,8 @@ def check_checkpoint(path: Any, seconds: float | int, resume: bool) -> None:
         return
     if not isinstance(path, str | Path):
         raise TypeError(f"checkpoint must be the path of a file, not {path!r}.")
+    if not is_first():
+        return
     try:
         try_writing(path)
     except OSError as error:
@@ -219,9 +222,11 @@ class _Driver:
         self.history, self.spent, self.segments = History(), 0.0, 1
         # The last step that the rule has said no to, and its memory of then: one object, which no interrupt halves.
         self.heard = (0, self.memory())
-        self.identity = fingerprint(*self.parts, start, np.asarray(self.seed)) if self.path else ""
-        if resume and self.path is not None and self.path.exists():
-            self._resume(self.path)
+        self.identity = identity_of(self.parts, start, np.asarray(self.seed)) if self.path else None
+        if resume and self.path is not None:
+            with checkpoint_of_first(self.path) as found:
+                if found is not None:
+                    self._resume(found)
         self.began = time.monotonic()
         self.wait, self.due = 0.0, self.began if self.path else math.inf
 
@@ -274,6 +279,8 @@ class _Driver:
                     self.pace = elapsed / taken if before > 0 and taken > 0 else 0.0
                     if self.stop is not None or self.feed is not None:
                         block = 1
+                    elif jax.process_count() > 1:
+                        block = min(2 * block, 64)  # clocks differ, and all must take the same steps
                     elif before > 0 and taken > 0:
                         block = max(1, min(4 * block, int(taken * _BLOCK_SECONDS / max(elapsed, 1e-6))))
                     elif taken > 0:
@@ -291,6 +298,8 @@ class _Driver:
                     self.record()
                     bar.update(self.step, self.last_elbo())
         except KeyboardInterrupt:
+            if jax.process_count() > 1:  # the others wait for this one: there is no answer without it
+                raise
             return Outcome.INTERRUPTED
         finally:
             self.save()
@@ -299,11 +308,16 @@ class _Driver:
     def advance_to(self, step: int) -> None:
         algorithm, target, family = self.parts
         target = target if self.feed is None else self.feed(target, self.step)
-        with interrupts_wait(bool(algorithm.donated_fields)):
-            self.carry = advance(
-                self.key, algorithm, target, family, self.carry, device_array(step), self.gradient_budget
-            )
-        jax.block_until_ready(self.carry)
+        before = None if algorithm.donated_fields else self.carry
+        try:
+            with interrupts_wait(bool(algorithm.donated_fields)), losses_named():
+                self.carry = advance(
+                    self.key, algorithm, target, family, self.carry, device_array(step), self.gradient_budget
+                )
+                jax.block_until_ready(self.carry)
+        except ProcessLostError:
+            self.carry = self.carry if before is None else before  # what can still be saved
+            raise
 
     def ended(self) -> Outcome | None:
         health = self.carry.health
@@ -350,7 +364,7 @@ class _Driver:
 
     def save(self) -> None:
         """Write a checkpoint. A disk that is full or gone costs the file, and not the run."""
-        if self.path is None or is_lost(self.carry):
+        if self.path is None or self.identity is None or not is_first() or is_lost(self.carry):
             return
         began = time.monotonic()
         asked, rule = (None, None) if self.stop is None else self.heard

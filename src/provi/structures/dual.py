@@ -5,8 +5,10 @@ import math
 from functools import partial
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from scipy.linalg import cho_solve
 
 from provi.algorithms.natural.dual_natural_gradient import DualNaturalGradient
@@ -18,6 +20,7 @@ from provi.certificates.distance.dual_form import dual_posterior_bound
 from provi.certificates.dual.bounds import LARGEST_FACTORISED, dual_bounds, iterative_bounds, refuted_site
 from provi.certificates.dual.dual_pass import dual_negative_elbo, inner_factor
 from provi.core.arguments import available_bytes, device_array
+from provi.core.devices import divided, divided_tables
 from provi.core.randomness import folded, key_of
 from provi.families.base import AbstractFamily
 from provi.families.dual_gaussian import DualGaussian, DualPoint, dual_gaussian
@@ -48,6 +51,13 @@ class Dual(AbstractStructure):
         """Every dual family."""
         del target
         return isinstance(family, DualGaussian)
+
+    def on(self, mesh: Mesh) -> "Dual":
+        """With the rows of the kernel matrix divided, where there is an equal number for each device."""
+        if jax.process_count() > 1:  # a kernel matrix is looked at as a whole: each process has its own
+            return self
+        target, length = divided(self.target, mesh), self.family.num_sites
+        return dataclasses.replace(self, target=target, family=divided_tables(self.family, target.division, length))
 
     def run(self, start: DualPoint | None, request: Request) -> Answer:
         """From the prior, or from `start`; one step is one factorisation, or one computation of all variances.

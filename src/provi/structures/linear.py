@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from provi.algorithms.natural.natural_gradient import NaturalGradient, first_location, precision_of
 from provi.certificates.bounds import GapBound
@@ -16,6 +17,7 @@ from provi.certificates.comparison import linear_difference_bound
 from provi.certificates.distance.bound import Deferred
 from provi.certificates.distance.posterior import linear_posterior_bound
 from provi.certificates.linear.bounds import linear_model_bounds, refuted_link, whitened_pass
+from provi.core.devices import divided
 from provi.core.limits import Clock
 from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
@@ -45,10 +47,7 @@ SAMPLE_GAP, MOST_SAMPLE_STEPS = 0.05, 12
 """Nats a dimension at which the sample is done with: the sample itself is off by half of `LARGEST_STRIDE`."""
 
 
-_NO_DISTANCE = (
-    "The rows are read in blocks: the distance to the posterior, whose draws would take thousands of passes over them, "
-    "is left out, and with it the bracket of the evidence. The gap is proven of all rows."
-)
+_NO_DISTANCE = "left out, as the rows are read in blocks, and its draws would take thousands of passes over them"
 
 
 class Linear(AbstractStructure):
@@ -78,6 +77,10 @@ class Linear(AbstractStructure):
         """The linear model that the target is, or was recognised to be."""
         return self.target.linear_model()
 
+    def on(self, mesh: Mesh) -> "Linear":
+        """With the rows of the linear model divided."""
+        return dataclasses.replace(self, target=divided(self.model, mesh, padded=True))
+
     def run(self, start: Point | None, request: Request) -> Answer:
         """From the curvature at `first_location`, or from `start`; one step is one pass over the data.
 
@@ -96,7 +99,7 @@ class Linear(AbstractStructure):
         if warm is not None:
             point, request = warm.point, _what_is_left(request, warm)
         rounded = fast_products(model)
-        if rounded:
+        if rounded and model.division is None:  # of several devices, one program at a time
             _compile_meanwhile(model, family, point)
         algorithm = NaturalGradient(from_curvature=start is None and warm is None, exact=not rounded)
         # The run is of the recognised model, and so is the certificate: its constants are proven.
@@ -135,9 +138,9 @@ class Linear(AbstractStructure):
         model = self.model
         bounds = linear_model_bounds(model, self.family, point) if query.known is None else query.known
         refuted = refuted_link(model, point)
-        distance, notes = None, ()
+        distance, obstacle = None, None
         if model.stream is not None:
-            notes = (_NO_DISTANCE,)
+            obstacle = _NO_DISTANCE
         elif refuted is None:
             distance = Deferred(
                 partial(
@@ -149,7 +152,7 @@ class Linear(AbstractStructure):
                     seed=query.seed,
                 )
             )
-        return Evidence(bounds, distance, refuted, len(bounds), notes=notes)
+        return Evidence(bounds, distance, refuted, len(bounds), obstacle=obstacle)
 
     def difference(self, point: Point, other: Point, *, delta: float, seed: int) -> Difference:
         """Without draws."""

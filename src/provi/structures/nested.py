@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from provi.algorithms.natural.conditional import MOST_STEPS, Fitted, fit_conditional
 from provi.algorithms.natural.corrected import (
@@ -35,6 +36,7 @@ from provi.certificates.certificate import Assumption, Certificate
 from provi.certificates.distance.bound import Deferred
 from provi.certificates.distance.nested import ON_NODES, nested_bound, provable
 from provi.core.arguments import available_bytes
+from provi.core.devices import divided, on_host, over_draws
 from provi.core.interpreter import weighed_jit
 from provi.families.base import AbstractFamily
 from provi.families.nested import NestedGaussian, NestedPoint, joined
@@ -86,6 +88,11 @@ class Nested(AbstractStructure):
     def model(self) -> AbstractLatentGaussian:
         """The latent Gaussian model that the target is, or was recognised to be."""
         return self.family.target
+
+    def on(self, mesh: Mesh) -> "Nested":
+        """With the nodes of a batch divided; the rows where they are so many that nodes are fitted one by one."""
+        model = divided(self.model, mesh, rows=batch_of(self.model) == 1)
+        return dataclasses.replace(self, family=NestedGaussian(model))
 
     def run(self, start: Any, request: Request) -> Answer:
         """Explore, integrate, correct."""
@@ -207,17 +214,21 @@ class Found:
         return Outcome.TOLERANCE, f"integrated over {nodes}; estimated error {self.error.log_evidence:.1g} nats"
 
 
+def batch_of(target: AbstractLatentGaussian) -> int:
+    """How many nodes are fitted together: many where programs are small, whose calls cost more than what they do."""
+    # Batches of larger triangular systems leave LAPACK for a slow program of XLA's.
+    if target.layout.border > _LARGEST_BATCHED or target.layout.chained or target.layout.width > 3:
+        return 1
+    size = target.num_rows * max(target.layout.border, 4) + target.num_effects * 4
+    return int(np.clip(2 ** int(math.log2(max(_NUMBERS_AT_ONCE // size, 1))), 1, _CHUNK))
+
+
 class Search:
     """Conditional fits at any hyperparameters, in batches of one compiled program, each from its nearest neighbour."""
 
     def __init__(self, target: AbstractLatentGaussian, tol: float, show: bool | None, seconds: float | None) -> None:
         self.target, self.tol, self.seconds = target, min(tol * 1e-3, 1e-5), seconds
-        # Calls of small programs cost more than what they compute: many at once. Large ones are done one by one.
-        size = target.num_rows * max(target.layout.border, 4) + target.num_effects * 4
-        self.chunk = int(np.clip(2 ** int(math.log2(max(_NUMBERS_AT_ONCE // size, 1))), 1, _CHUNK))
-        # Batches of larger triangular systems leave LAPACK for a slow program of XLA's.
-        if target.layout.border > _LARGEST_BATCHED or target.layout.chained or target.layout.width > 3:
-            self.chunk = 1
+        self.chunk = batch_of(target)
         self.thetas: list[np.ndarray] = []
         self.warm: list[Any] = []
         self.kept: dict[bytes, Fitted] = {}
@@ -390,7 +401,7 @@ _LATENT_TOTAL = 200
 
 def _first(tree: Any, count: int) -> Any:
     """The first entries of every array, on the host."""
-    return jax.tree.map(lambda x: np.asarray(x)[:count], tree)
+    return jax.tree.map(lambda x: on_host(x, count), tree)
 
 
 def _padded(array: Any, length: int) -> Any:
@@ -410,7 +421,7 @@ def _fit_batch(target: Any, thetas: Any, warm: Any, cold: Any, tol: Any, most_st
 
     if len(thetas) == 1:
         return jax.lax.map(lambda each: one(*each), (thetas, warm, cold))
-    return jax.vmap(one)(thetas, warm, cold)
+    return over_draws(target.division, one, thetas, warm, cold)
 
 
 @partial(weighed_jit, calls=3)

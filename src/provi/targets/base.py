@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from provi.core.arguments import as_array
+from provi.core.devices import Division
 from provi.core.types import Indices, Scalar, Vector
 
 Status: TypeAlias = Literal["proven", "declared", "estimated", "unknown", "violated"]
@@ -89,6 +90,9 @@ class AbstractTarget(eqx.Module):
 
     variable: ClassVar[str] = "parameters"
     """What the vector z is called as one variable of the model, where the model says no more than that."""
+
+    division: Division | None = eqx.field(static=True, default=None, kw_only=True)
+    """How its rows or its draws are divided among devices; None on one."""
 
     @property
     @abc.abstractmethod
@@ -198,6 +202,11 @@ class AbstractTarget(eqx.Module):
         """
         return None
 
+    @property
+    def growth(self) -> Constant:
+        """An exponent r > 0 with potential(z) >= c |z|^r - c' for some c > 0, where one is declared."""
+        return unknown("none is declared")
+
     def linear_model(self) -> Any:
         """The same density as a linear model (an `AbstractLinearModel`), if it is one; else `None`."""
         return None
@@ -238,7 +247,10 @@ class AbstractFiniteSum(AbstractTarget):
 
     def potential(self, z: Vector) -> Scalar:
         """prior(z) + sum over all n of term_n(z)."""
-        return self.prior_potential(z) + jnp.sum(self.term_potentials(z, slice(None)))
+        terms = self.term_potentials(z, slice(None))
+        if self.division is not None:
+            terms = jnp.where(self.division.real(terms.shape[0]), terms, 0)
+        return self.prior_potential(z) + jnp.sum(terms)
 
     def minibatch_potential(self, z: Vector, indices: Indices) -> Scalar:
         """prior(z) + num_terms * mean of the terms at `indices`: unbiased when they are drawn uniformly."""

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from provi.core.arguments import check_count, device_array, double_precision
 from provi.core.compilation import program_jit
+from provi.core.devices import counted, local, undivided
 from provi.core.interpreter import instant_jit
 from provi.core.randomness import folded, key_of, split_keys
 from provi.core.types import Draws, Indices, RandomKey, Scalar, Vector
@@ -141,7 +142,7 @@ class AbstractLinearModel(AbstractRowModel):
     @property
     def num_terms(self) -> int:
         """The number of rows."""
-        return self.design.shape[0]
+        return counted(self.division, self.design.shape[0])
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -190,7 +191,7 @@ class AbstractLinearModel(AbstractRowModel):
 
     def value_and_gradient(self, z: Vector) -> tuple[Scalar, Vector]:
         """The potential and its gradient; a large float32 table on a GPU is read once, not twice."""
-        if self.has_variance_offset or not fast_products(self):
+        if self.has_variance_offset or self.division is not None or not fast_products(self):
             return super().value_and_gradient(z)
         from provi.core.row_kernels import compiles, gradient_sums  # for a GPU only
 
@@ -247,7 +248,8 @@ class AbstractLinearModel(AbstractRowModel):
             rows = tuple(device_array(x, self.dtype) for x in stream.rows.sample(places))
             return eqx.tree_at(lambda model: (model.design, model.response), self, rows, is_leaf=_is_stream)
         design, response = (_chosen(x, device_array(places)) for x in data[:2])
-        return eqx.tree_at(lambda model: (model.design, model.response), self, (design, response))
+        sample = eqx.tree_at(lambda model: (model.design, model.response), self, (design, response))
+        return sample if self.division is None else local(undivided(sample)[0])  # small enough for one device
 
     def curvature_lower_bound(self) -> np.ndarray:
         """Without a pass over the data where the terms promise no curvature."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import numpy as np
@@ -22,6 +22,8 @@ from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.priors import GaussianPrior, gaussian_prior
 from provi.targets.streaming import RowStream, block_stream, parquet_stream
 
+_Model = TypeVar("_Model", bound="AbstractRegression")
+
 
 class AbstractRegression(AbstractLinearModel):
     """A linear model of a table: its data and prior. A regression adds the `likelihood`, the last leaf.
@@ -39,7 +41,7 @@ class AbstractRegression(AbstractLinearModel):
     @classmethod
     @double_precision
     def from_parquet(
-        cls,
+        cls: type[_Model],
         path: Any,
         target: str,
         columns: Sequence[str] | None = None,
@@ -52,7 +54,7 @@ class AbstractRegression(AbstractLinearModel):
         memory: int = DEFAULT_MEMORY,
         prefetch: bool = True,
         **model: Any,
-    ) -> "AbstractRegression":
+    ) -> _Model:
         """The model of a table in Parquet or Arrow files that may be larger than memory.
 
         The files are read once here, to count and check the rows and to learn levels, means and scales, and again in
@@ -79,7 +81,7 @@ class AbstractRegression(AbstractLinearModel):
     @classmethod
     @double_precision
     def from_blocks(
-        cls,
+        cls: type[_Model],
         X: Any,
         y: Any = None,
         *,
@@ -90,7 +92,7 @@ class AbstractRegression(AbstractLinearModel):
         memory: int = DEFAULT_MEMORY,
         prefetch: bool = True,
         **model: Any,
-    ) -> "AbstractRegression":
+    ) -> _Model:
         """The model of arrays that are mapped from disk, or of blocks that a function yields.
 
         **Arguments:**

@@ -50,7 +50,7 @@ def sum_over_rows(
     `dtype`: what the floating numbers of a block are widened to; None leaves them as they are.
     `at_once`: all rows that are here are one block, for a function that needs little memory itself.
     """
-    stream = getattr(target, "stream", None)
+    stream, division = getattr(target, "stream", None), target.division
     if stream is not None:
 
         def tile(k: Any) -> Any:
@@ -58,10 +58,25 @@ def sum_over_rows(
             return function(_widened(Rows(columns.T, response, by_columns=True), dtype), real)
 
         return _sum_over_blocks(tile, stream.num_tiles, combine)
-    data, terms = target.row_data(), target.num_terms
-    most = block_size(target)
+    data = target.row_data()
+    if division is None or division.terms is None:
+        return _in_blocks(target, data, None, function, combine, dtype, at_once)
+
+    def own(part: Any, first: Any) -> Any:
+        # Blocks are runs of one device's rows: a run across devices would have to be brought together.
+        return _in_blocks(target, part, division.terms - first, function, combine, dtype, at_once)
+
+    return division.sum(own, data, combine)
+
+
+def _in_blocks(
+    target: Any, data: Any, real: Any, function: Callable, combine: Callable, dtype: Any, at_once: bool
+) -> Any:
+    """The sum over the rows of `data`, of which the first `real` count, or all (None)."""
+    terms, most = jax.tree.leaves(data)[0].shape[0], block_size(target)
     if at_once or terms <= most:
-        return function(_widened(target.rows(data), dtype), jnp.ones(terms, bool))
+        counted = jnp.ones(terms, bool) if real is None else jnp.arange(terms) < real
+        return function(_widened(target.rows(data), dtype), counted)
     num_blocks = -(-terms // most)
     size = -(-terms // num_blocks)
 
@@ -69,7 +84,9 @@ def sum_over_rows(
         # The last block begins early enough to be full: padding would copy the data.
         start = jnp.minimum(k * size, terms - size)
         part = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), start, size), data)
-        return function(_widened(target.rows(part), dtype), start + jnp.arange(size) >= k * size)
+        place = start + jnp.arange(size)
+        counted = place >= k * size if real is None else (place >= k * size) & (place < real)
+        return function(_widened(target.rows(part), dtype), counted)
 
     return _sum_over_blocks(block, num_blocks, combine)
 

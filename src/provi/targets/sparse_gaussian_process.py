@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 
 from provi.core.arguments import as_array, available_bytes, check_count, device_array, double_precision, floating_dtype
 from provi.core.compilation import program_jit
+from provi.core.devices import counted
 from provi.core.frames import frame_names, is_frame
 from provi.core.pivoted_cholesky import pivoted_cholesky
 from provi.core.types import Matrix, Scalar, Vector
@@ -117,7 +118,7 @@ class SparseGaussianProcess(AbstractLinearModel):
     @property
     def num_terms(self) -> int:
         """The number of inputs."""
-        return self.inputs.shape[0]
+        return counted(self.division, self.inputs.shape[0])
 
     @property
     def parameter_names(self) -> tuple[str, ...]:

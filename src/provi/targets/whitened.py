@@ -68,6 +68,8 @@ class Whitened(AbstractWhitened):
         """
         self.target = target
         self.shift, self.factor = _coordinates(target, shift, factor)
+        if target.division is not None:
+            self.division = target.division
 
     def potential(self, x: Vector) -> Scalar:
         """-log p_target(shift + factor @ x) - log|det factor|."""
@@ -86,6 +88,8 @@ class WhitenedFiniteSum(AbstractWhitened, AbstractFiniteSum):
         """**Arguments:** as for `Whitened`."""
         self.target = target
         self.shift, self.factor = _coordinates(target, shift, factor)
+        if target.division is not None:
+            self.division = target.division
 
     @property
     def num_terms(self) -> int:

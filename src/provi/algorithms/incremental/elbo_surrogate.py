@@ -27,6 +27,7 @@ from jaxtyping import Array, Float
 from provi.algorithms.base import check_parts
 from provi.algorithms.incremental.quadratic_surrogate import AbstractQuadratic, Expansion, check_weights
 from provi.core.arguments import check_count, device_array
+from provi.core.devices import divided_columns, on_host
 from provi.core.types import Count, Scalar
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point
@@ -105,6 +106,10 @@ class ELBOSurrogate(AbstractQuadratic):
         scale = jax.tree.map(lambda x: left.shape[0] * x, point.scale.pull_back(left, right))  # a sum, not a mean
         return energy, Point(rows.design.T @ slope + whitener.T @ white, scale)
 
+    def arrange(self, table):
+        """Divided along the parameters, where the target is on several devices."""
+        return divided_columns(self.target.division, table)
+
     def minimise(self, mean, parameters, constraint):
         step_size = 1 / jnp.mean(self.weights).astype(parameters.loc.dtype)
         point = Point(mean.centre.loc, prox_negative_entropy(mean.centre.scale, step_size))
@@ -141,7 +146,7 @@ def block_curvatures(target: AbstractTarget, num_blocks: int) -> np.ndarray:
             f"known. Pass a number, or one for each block: smaller ones make longer steps."
         )
     count = check_count("num_blocks", num_blocks)
-    design = np.asarray(target.rows(target.row_data()).design, dtype=np.float64)
+    design = on_host(target.rows(target.row_data()).design).astype(np.float64)
     prior = target.prior.precision_matrix()
     error = target.prior.precision_rounding()
     largest = np.empty(count)

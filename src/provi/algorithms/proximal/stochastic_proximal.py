@@ -42,13 +42,27 @@ class ProximalState(eqx.Module):
     anchor: Point | None
 
 
+class StepPotential(eqx.Module):
+    """The potential that a step sees: of all terms (`indices` is None) or of a batch, on the target's devices."""
+
+    target: Any
+    indices: Any
+
+    def __call__(self, z: Any) -> Scalar:
+        return self.target.potential(z) if self.indices is None else self.target.minibatch_potential(z, self.indices)
+
+    @property
+    def division(self) -> Any:
+        """The target's."""
+        return self.target.division
+
+
 def step_potential(key: RandomKey, step: Count, target: AbstractTarget, sampling: AbstractSampling | None) -> Callable:
     """The potential that this step sees: the whole target, or an unbiased one from a batch of its terms."""
     if sampling is None:
-        return target.potential
+        return StepPotential(target, None)
     assert isinstance(target, AbstractFiniteSum)  # by `check_parts`
-    indices = sampling.indices(jax.random.fold_in(key, _DATA), step, target.num_terms)
-    return lambda z: target.minibatch_potential(z, indices)
+    return StepPotential(target, sampling.indices(jax.random.fold_in(key, _DATA), step, target.num_terms))
 
 
 def step_gradient(

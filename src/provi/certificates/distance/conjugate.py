@@ -23,6 +23,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from provi.certificates.linear.bounds import rounded_down
 from provi.core.arguments import device_array
+from provi.core.devices import on_host
 from provi.core.interpreter import instant_jit
 from provi.targets.base import AbstractTarget
 
@@ -111,7 +112,7 @@ class RowProblem(AbstractProblem):
         error = size**2 * (float(self.curvature_error) + rounding * float(np.linalg.norm(self.prior_curvature)))
         gradient_error = float(self.gradient_error) + rounding * float(np.linalg.norm(self.prior_gradient))
         rows = np.linalg.norm(self.root, axis=1)
-        sizes = rows if self.design is None else np.abs(np.asarray(self.design)) @ rows
+        sizes = rows if self.design is None else on_host(_absolute(self.design) @ rows)
         return RowProblem(
             self.design,
             self.root @ matrix,
@@ -188,11 +189,16 @@ class RowProblem(AbstractProblem):
         return jnp.linalg.norm(self.root if self.design is None else self.design @ self.root, axis=1)
 
 
+def _absolute(table: Any) -> Any:
+    """Where the table lies."""
+    return np.abs(table) if isinstance(table, np.ndarray) else jnp.abs(table)
+
+
 def inverse_hessians(problem: RowProblem, places: np.ndarray) -> np.ndarray:
     """The inverse of the Hessian of f at each row of `places`: (rows, d, d)."""
-    rows = problem.root if problem.design is None else np.asarray(problem.design) @ problem.root
+    rows = problem.root if problem.design is None else on_host(problem.design) @ problem.root
     double: Any = in_floating_type(problem, np.float64)
-    weights = np.asarray(_weights(double, places))
+    weights = on_host(_weights(double, places))
     prior = np.asarray(problem.prior_curvature)
     return np.stack([np.linalg.inv(prior + rows.T @ (np.maximum(w, 0)[:, None] * rows)) for w in weights])
 

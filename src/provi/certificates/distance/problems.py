@@ -11,6 +11,7 @@ from provi.certificates.comparison import mean_likelihood
 from provi.certificates.distance.conjugate import DensityProblem, RowProblem
 from provi.certificates.distance.dual_bound import Energy
 from provi.certificates.linear.bounds import row_rounding
+from provi.core.devices import on_host
 from provi.core.interpreter import instant_jit
 from provi.families.location_scale import LocationScale, Point, square_root
 from provi.targets.base import AbstractTarget, outer_spectrum
@@ -35,9 +36,11 @@ def linear_problem(
     error += 0.5 * prior.curvature_error * math.sqrt(len(loc)) + 4 * len(loc) * EPS * abs(value)
     if not (math.isfinite(value) and math.isfinite(error)):
         return None
-    design = np.asarray(double.design, np.float64)
-    row_error, centre_error = (np.asarray(x) for x in _row_rounding(design, loc, root))
-    centre, response = design @ loc, np.asarray(double.response, np.float64)
+    divided = double.division is not None
+    # Rows on several devices stay there; those that fill up count zero times.
+    design = double.design.astype(np.float64) if divided else np.asarray(double.design, np.float64)
+    row_error, centre_error = (on_host(x) for x in _row_rounding(design, loc, root))
+    centre, response = on_host(design @ loc), np.asarray(double.response, np.float64)
     centre_error = centre_error + np.asarray(double.likelihood.shift_error(centre, response))
     problem = RowProblem(
         design=design,
@@ -53,6 +56,7 @@ def linear_problem(
         centre_error=centre_error,
         largest_weight=float(target.curvature[1]),
         quadratic=target.curvature[0] == target.curvature[1] or target.self_concordance == 0,
+        multiples=(np.arange(len(centre)) < target.num_terms).astype(np.float64) if divided else None,
     )
     return problem, Energy(value, error)
 

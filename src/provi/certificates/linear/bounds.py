@@ -38,6 +38,7 @@ from provi.certificates.bounds import (
     on_grounds_of,
     region_bound,
 )
+from provi.core.devices import on_host
 from provi.core.interpreter import instant_jit
 from provi.families.bases import Normal
 from provi.families.location_scale import LocationScale, Point, square_root
@@ -295,11 +296,11 @@ def refuted_link(target: AbstractLinearModel, point: Point) -> Any:
         return None
     from provi.certificates.linear.refutation import link_counterexample  # a default fit has no need of it
 
-    design = np.asarray(target.design, np.float64)
-    variance = np.sum((design @ square_root(point)) ** 2, axis=1)
+    design, response = (on_host(x, target.num_terms) for x in (target.design, target.response))
+    variance = np.sum((design.astype(np.float64) @ square_root(point)) ** 2, axis=1)
     if target.variance_offset is not None:
-        variance = variance + np.asarray(target.variance_offset)
-    return link_counterexample(target.likelihood, design @ np.asarray(point.loc), variance, target.response)
+        variance = variance + on_host(target.variance_offset, target.num_terms)
+    return link_counterexample(target.likelihood, design @ np.asarray(point.loc, np.float64), variance, response)
 
 
 def strong_convexity_bound(at: WhitenedPass) -> GapBound:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from provi.core.devices import over_draws
 from provi.core.interpreter import weighed_jit
 from provi.core.types import Count, Flag, Matrix, RandomKey, Scalar, Vector
 from provi.families.bases import AbstractBase
@@ -120,8 +121,10 @@ def pair_gradients(
     u = jax.lax.optimization_barrier(base.sample(key, NUM_BATCHES * chunk, dim, dtype))
     u, centre = u.reshape(NUM_BATCHES, chunk, dim), shifts.astype(dtype)[:, None, :]
     points = frame.loc[None, :] + times(frame.factor, jnp.stack([centre + u, centre - u]).reshape(-1, dim))
-    rows = _rows_at_once(target, points.shape[0])
-    values, gradients = jax.lax.map(jax.value_and_grad(target.potential), points, batch_size=rows)
+    rows, gradient = _rows_at_once(target, points.shape[0]), jax.value_and_grad(target.potential)
+    blocks = points.reshape(-1, rows, dim)
+    values, gradients = jax.lax.map(lambda block: over_draws(target.division, gradient, block), blocks)
+    gradients = gradients.reshape(-1, dim)
     transposed = frame.factor if frame.factor.ndim == 1 else frame.factor.T
     plus, minus = times(transposed, gradients).reshape(2, NUM_BATCHES, chunk, dim)
     return u, values.reshape(2, NUM_BATCHES, chunk), plus, minus

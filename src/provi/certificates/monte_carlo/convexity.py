@@ -3,6 +3,7 @@ beyond them; and the segment between two draws on which a target is less convex 
 exist.
 """
 
+import itertools
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from provi.algorithms.natural.modes import BatchedPotential
 from provi.certificates.certificate import Counterexample
 from provi.certificates.monte_carlo.batch_minima import times_rows
 from provi.certificates.monte_carlo.batch_sums import Frame, curvature_excess, pair_gradients, times
@@ -24,6 +26,9 @@ from provi.targets.base import AbstractTarget
 
 PRODUCTS = 24
 """Hessian-vector products at a point. Negative curvature that matters is not at the 25th digit of a spectrum."""
+
+_NODES = 33
+"""On each segment between two modes."""
 
 STRETCHES = (2.0, 4.0, 8.0, 32.0, 128.0)
 """Draws are also taken so many times as far out: q lies where a potential is convex, whatever it does elsewhere. At
@@ -76,6 +81,43 @@ def find_negative_curvature(
     length = float(np.linalg.norm(directions[worst]))
     curvature = float(excess[worst]) / length**2 + claimed
     return Counterexample(points[worst], directions[worst] / length, curvature, claimed)
+
+
+@double_precision
+def counterexample_between(
+    target: AbstractTarget, places: np.ndarray, batch: int, tolerance: float | None = None
+) -> Counterexample | None:
+    r"""The segment between two of `places` on which the potential is least convex, if it is less so than was claimed.
+
+    A convex potential has one mode. Between two, its slope s along the way from one to the other rises and falls again:
+    on a piece of length l the average curvature is $(s_{j+1} - s_j)/l < 0$, however narrow the ridge between them is.
+
+    **Arguments:**
+
+    - `places`: modes, and the mean of q, one a row. - `batch`: points at a time, of a program that is compiled already.
+    - `tolerance`: relative to the slopes, what is granted to rounding; the square root of the machine precision.
+    """
+    claimed = claimed_convexity(target.constants)
+    granted = float(np.sqrt(np.finfo(target.dtype).eps)) if tolerance is None else float(tolerance)
+    evaluate, worst, found = BatchedPotential(target, batch), 0.0, None
+    times_between = np.linspace(0.0, 1.0, _NODES)
+    for one, other in itertools.combinations(np.asarray(places, np.float64), 2):
+        length = float(np.linalg.norm(other - one))
+        if not length > 0:
+            continue
+        nodes = one + times_between[:, None] * (other - one)
+        values, gradients = evaluate(nodes)
+        slopes = gradients @ (other - one) / length
+        piece = length / (_NODES - 1)
+        excess = np.diff(slopes) - claimed * piece
+        size = np.abs(slopes[:-1]) + np.abs(slopes[1:]) + (np.abs(values[:-1]) + np.abs(values[1:])) / length
+        # Not finite is no counter-example: the density may have a boundary.
+        ratios = np.where(np.isfinite(excess) & np.isfinite(size), excess / np.maximum(size, 1e-300), 0.0)
+        index = int(np.argmin(ratios))
+        if ratios[index] < min(-granted, worst):
+            worst, curvature = ratios[index], float(excess[index]) / piece + claimed
+            found = Counterexample(nodes[index], nodes[index + 1] - nodes[index], curvature, claimed)
+    return found
 
 
 @weighed_jit
