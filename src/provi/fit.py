@@ -269,7 +269,7 @@ def _as_fit(
         target=shown.target,
         guarantee=guarantee,
         call=call,
-        encoding=None if getattr(target, "stream", None) is None else target.stream.encoding,
+        encoding=getattr(getattr(target, "stream", None), "encoding", None),
     )
     if certificate.counterexample is not None:
         check_declared(structure.constants(), certificate, found)

@@ -144,7 +144,7 @@ def read_data(source: str, options: TableOptions) -> TableData:
         return _read_stream(source, options)
     table = read_table(Path(source), decimal_comma=options.decimal_comma, share=share)
     _check_asked(options, table)
-    assert options.target is not None
+    assert options.target is not None and options.model is not None
     if options.positive is not None and options.model in REGRESSIONS[1:]:
         raise ValueError(f"--positive is for two labels; --model {options.model.value} has none.")
     (response_name,) = _find("--target", [options.target], table, split=False)

@@ -50,7 +50,8 @@ def program_jit(function: Callable, **options: Any) -> Callable[..., Any]:
         return on_gpu()(*args, **kwargs)
 
     # How often it was compiled, and what it would be compiled to.
-    call._cached, call.lower = ordinary._cached, ordinary.lower  # pyright: ignore[reportFunctionMemberAccess]
+    known: Any = call
+    known._cached, known.lower = ordinary._cached, ordinary.lower
     return call
 
 

@@ -61,7 +61,8 @@ def instant_jit(
         small = SMALL_WORK if jax.default_backend() == "cpu" else SMALL_BESIDE_ACCELERATOR
         if closed.effects or work(closed.jaxpr, trips) > small:
             return None
-        return _Interpreted(interpreted(closed), [_is_key(atom) for atom in closed.jaxpr.outvars], *results, on_host)
+        keys, (shape, static) = [_is_key(atom) for atom in closed.jaxpr.outvars], results
+        return _Interpreted(interpreted(closed), keys, shape, static, on_host)
 
     return _by_engine(function, compiler, engine)
 
@@ -79,7 +80,8 @@ def weighed_jit(function: Callable, *, trips: int = _TRIPS, calls: int = 1) -> C
         if closed.effects:
             return None
         if calls * work(closed.jaxpr, trips) <= SMALL_WORK:
-            return _Interpreted(interpreted(closed), [_is_key(atom) for atom in closed.jaxpr.outvars], *results, False)
+            keys, (shape, static) = [_is_key(atom) for atom in closed.jaxpr.outvars], results
+            return _Interpreted(interpreted(closed), keys, shape, static, False)
         expected = calls * work(closed.jaxpr, trips, compiled=True)
         if expected > _SOME:
             return None

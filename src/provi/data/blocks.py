@@ -49,9 +49,8 @@ class TableFiles:
     @property
     def words(self) -> str:
         """For people."""
-        more = f" and {len(self.files) - 1} more files" if len(self.files) > 1 else ""
-        first, *_ = self.files
-        return f"{first}{more}"
+        first = str(next(iter(self.files)))
+        return first + (f" and {len(self.files) - 1} more files" if len(self.files) > 1 else "")
 
     def stamps(self) -> tuple[tuple[int, int], ...]:
         """Size and time of change of every file: others mean that a file was written again."""

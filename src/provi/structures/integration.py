@@ -162,7 +162,7 @@ def grid_rule(evaluate: Evaluate, mode: np.ndarray, curvature: np.ndarray, halvi
     left = np.array([value for value in values.values() if best - drop >= value > -math.inf])
     volume = dim * math.log(step) + float(np.linalg.slogdet(axes)[1])
     nodes, index = _places(mode, axes, step, kept), np.array(kept, int).reshape(-1, dim)
-    discarded = float(special.logsumexp(left)) + volume if len(left) else -math.inf
+    discarded = float(np.asarray(special.logsumexp(left))) + volume if len(left) else -math.inf
     return Rule(nodes, np.full(len(kept), volume), mode, axes, index, step, discarded)
 
 
@@ -262,7 +262,7 @@ def error_of(rule: Rule, log_density: np.ndarray) -> IntegrationError:
 
 def _moments(rule: Rule, log_density: np.ndarray, kept: np.ndarray, shift: float) -> tuple[float, Any, Any]:
     terms = (log_density + rule.log_volume)[kept] + shift
-    total = float(special.logsumexp(terms))
+    total = float(np.asarray(special.logsumexp(terms)))
     weights = np.exp(terms - total)
     mean = weights @ rule.nodes[kept]
     spread = np.sqrt(np.maximum(weights @ (rule.nodes[kept] - mean) ** 2, 1e-300))

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from provi.core.arguments import (
     as_array,
@@ -20,9 +19,7 @@ from provi.core.frames import check_unmasked, frame_names, is_frame, repeated_na
 from provi.targets.streaming import RowStream
 
 
-def read_design(
-    X: Any, names: Sequence[str] | None, intercept: bool
-) -> tuple[Float[Array, "terms dim"] | RowStream, tuple[str, ...] | None]:
+def read_design(X: Any, names: Sequence[str] | None, intercept: bool) -> tuple[Any, tuple[str, ...] | None]:
     """The design matrix, and a name for each column where there are any.
 
     float32 tables stay float32. A data frame (of pandas or polars, or an Arrow table) brings its own names. The

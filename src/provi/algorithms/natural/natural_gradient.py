@@ -9,6 +9,7 @@ $\alpha_n = E\ell_n'$, $\gamma_n = E\ell_n''$ under $q$: integrals on a line. A 
 $F(q) - F(q_+) \ge \tfrac12(1 + 1/\beta)KL(q\|q_+)$, half of what `natural.trial` derives, else $\beta$ is reduced.
 """
 
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -212,8 +213,8 @@ def _projections_by_columns(design: Any, loc: Any, root: Any) -> tuple[Any, Any]
 
 def _weighted_sums(design: Any, slopes: Any, weights: Any) -> tuple[Any, Any]:
     """The sums of `slopes` x_n and of `weights` x_n x_n'."""
-    weighted = weights[:, None] * design
-    return tuple(jnp.dot(design.T, x, precision=jax.lax.Precision.HIGHEST) for x in (slopes, weighted))
+    product = partial(jnp.dot, design.T, precision=jax.lax.Precision.HIGHEST)
+    return product(slopes), product(weights[:, None] * design)
 
 
 def first_location(target: AbstractLinearModel) -> np.ndarray:

@@ -72,7 +72,7 @@ def nested_bound(
     with np.errstate(divide="ignore"):
         terms = np.where(weights > 0, log_prior + found.own - np.log(weights), 0.0)
     own = float(weights @ terms)
-    lower, upper = float(logsumexp(log_prior + found.lower)), float(logsumexp(log_prior + found.upper))
+    lower, upper = (float(np.asarray(logsumexp(log_prior + end))) for end in (found.lower, found.upper))
     if not math.isfinite(upper):
         return None
     given = ON_NODES if target.num_hyperparameters else ""
