@@ -57,8 +57,9 @@ class Division:
             each = [jax.tree.map(lambda x, k=k: x[k], gathered) for k in range(self.mesh.size)]
             return functools.reduce(lambda a, b: jax.tree.map(combine, a, b), each)
 
-        specs = {"in_specs": PartitionSpec(ROWS), "out_specs": PartitionSpec()}
-        return jax.shard_map(one, mesh=self.mesh, check_vma=False, **specs)(jax.tree.map(jnp.asarray, data))
+        cut, whole = PartitionSpec(ROWS), PartitionSpec()
+        shared = jax.shard_map(one, mesh=self.mesh, in_specs=cut, out_specs=whole, check_vma=False)
+        return shared(jax.tree.map(jnp.asarray, data))
 
     def real(self, length: int) -> Any:
         """Which of so many rows are data."""
@@ -103,7 +104,7 @@ def _automatic(target: Any) -> list[Any]:
     if widest is not None and len(widest.sharding.device_set) > 1:
         sharding = widest.sharding
         if isinstance(sharding, NamedSharding):
-            return list(sharding.mesh.devices.flat)
+            return list(np.asarray(sharding.mesh.devices).flat)
         return sorted(sharding.device_set, key=lambda device: device.id)
     local = jax.local_devices()
     large = len(local) > 1 and sum(leaf.size for leaf in leaves) >= LARGE

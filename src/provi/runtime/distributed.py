@@ -55,7 +55,7 @@ def start(hosts: str | Sequence[str] | None = None, rank: int | None = None, *, 
     """
     where = _processes(hosts, rank, port)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    limits = {
+    limits: dict[str, Any] = {
         "initialization_timeout": _CONNECT_SECONDS,
         "heartbeat_timeout_seconds": _HEARTBEAT_SECONDS,
         "shutdown_timeout_seconds": _LAST_SECONDS,
@@ -144,7 +144,8 @@ def joined(target: Any) -> Any:
         response = row_numbers(total).astype(target.dtype)
         tables = [likelihood.values, likelihood.offset, likelihood.weights]
         gathered = (None if x is None else jax.device_put(_all_rows(x)) for x in tables)
-        likelihood = RowLikelihood(likelihood.inner, *gathered)
+        make: Any = RowLikelihood
+        likelihood = make(likelihood.inner, *gathered)
     response = placed_everywhere(filled(response, parts.shape[0]), division)
     fields = ["design", "response", "likelihood"]
     new = eqx.tree_at(lambda t: [getattr(t, f) for f in fields], target, [parts, response, likelihood])

@@ -228,6 +228,7 @@ class _Driver:
     def _resume(self, path: Path) -> None:
         places = places_of(self.carry)
         del self.carry  # a table need not be there twice
+        assert self.identity is not None
         saved = load_checkpoint(path, places, self.identity)
         self.history, self.spent, self.segments = saved.history, saved.seconds, saved.segments + 1
         self.carry = put_back(saved.carry, places)
