@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import time
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -12,7 +13,7 @@ import numpy as np
 from provi.certificates.approximations import as_gaussian
 from provi.certificates.bounds import STATUSES, GapBound, at_most
 from provi.certificates.build import Evidence, build_certificate
-from provi.certificates.certificate import Certificate, at_confidence
+from provi.certificates.certificate import Certificate, at_confidence, check_declared
 from provi.core.arguments import check_confidence, check_count, double_precision
 from provi.core.devices import chosen_mesh
 from provi.core.limits import NO_LIMIT, Clock
@@ -24,14 +25,12 @@ from provi.runtime.distributed import losses_named
 from provi.runtime.run import Budget, as_budget
 from provi.structures.base import AbstractStructure, Request, certificate_seed
 from provi.targets.base import AbstractTarget, in_double
-from provi.targets.streaming import naming_failures
 
 _DIRECT_GRADIENTS = 20_000
 _LARGEST_MOVE = 1e-3
 """Standard deviations of q by which a target that is computed in float32 only may move it."""
 
 
-@naming_failures
 @double_precision
 @losses_named()
 def certify(
@@ -62,7 +61,8 @@ def certify(
       bound (g), sharp however far q is. Without it, only bounds from the gradient at q.
     - `mesh`: devices, as for `provi.fit`.
 
-    **Returns:** a `Certificate`.
+    **Returns:** a `Certificate`; a `provi.certificates.RefutedDeclarationError`, with the place, where something that
+    was declared of the target does not hold.
     """
     if not isinstance(target, AbstractTarget):
         raise TypeError(f"target must be a provi target, not {type(target).__name__}.")
@@ -98,6 +98,8 @@ def certify(
         else:
             # The target is not what was claimed: nothing that rests on the claim is issued.
             direct = better.certificate
+    if direct.counterexample is not None:
+        check_declared(structure.constants(), direct)
     notes = () if moved == 0.0 else (f"q was rounded to {target.dtype}, which moves it by {moved:.2g} deviations.",)
     return dataclasses.replace(
         at_confidence(direct, confidence),
@@ -109,7 +111,11 @@ def certify(
 def _not_gaussian(target: AbstractTarget, q: Any) -> Any:
     """Draws and density of a q that no Gaussian can be read from; None where one can, or q is ProVI's own."""
     if isinstance(q, Fit | Posterior):
-        return None
+        posterior = q.posterior if isinstance(q, Fit) else q
+        family, point = posterior.family, posterior.point
+        if family.bounds_gap or family.dim != target.dim:
+            return None
+        return partial(_draws, family, point), lambda z: family.log_prob(point, z)
     try:
         as_gaussian(q, target.dim)
     except TypeError:
@@ -120,6 +126,10 @@ def _not_gaussian(target: AbstractTarget, q: Any) -> Any:
             raise
         return sampler
     return None
+
+
+def _draws(family: Any, point: Any, key: Any, num: int) -> Any:
+    return family.sample(key, point, num)
 
 
 def _certify_any(target: AbstractTarget, q: Any, sampler: Any, confidence: float, seed: int) -> Certificate:

@@ -13,7 +13,7 @@ import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, check_planned
 from provi.certificates.build import with_guarantee, withdrawn
-from provi.certificates.certificate import Certificate
+from provi.certificates.certificate import Certificate, check_declared
 from provi.core.arguments import check_confidence, check_count, check_positive, double_precision
 from provi.core.devices import chosen_mesh, local
 from provi.core.limits import NO_LIMIT, Clock
@@ -26,13 +26,13 @@ from provi.runtime.record import Outcome
 from provi.runtime.run import CHECKPOINT_SECONDS, RECORD_DRAWS, Budget, Run, as_budget, check_checkpoint, run
 from provi.structures.base import AbstractStructure, Request, certificate_seed
 from provi.targets.base import AbstractTarget
-from provi.targets.streaming import naming_failures
 
 STRUCTURES = {
     "linear": "Linear",
     "dual": "Dual",
     "nested": "Nested",
     "black_box": "BlackBox",
+    "richer": "Richer",
     "whitened": "WhitenedRounds",
 }
 """Modules of `provi.structures` and their classes, in the order in which they are asked; the last takes every
@@ -44,12 +44,11 @@ _RAY_GRADIENTS = 500  # at most, but for densities that do not fall
 _CERTIFICATE_GRADIENTS = (10_000, 200_000)  # after a run that the user planned: as many again, within these
 
 
-@naming_failures
 @double_precision
 @losses_named()
 def fit(
     target: AbstractTarget,
-    family: AbstractFamily | None = None,
+    family: AbstractFamily | str | None = None,
     algorithm: AbstractAlgorithm | None = None,
     *,
     tol: float = 0.01,
@@ -57,6 +56,7 @@ def fit(
     budget: Budget | int | None = None,
     seed: int = 0,
     start: Any = None,
+    starts: int | None = None,
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
     resume: bool = False,
@@ -69,7 +69,10 @@ def fit(
 
     - `target`: what to approximate, `provi.targets.LogisticRegression(X, y)`, `provi.targets.LogDensity(fn, dim)`, ...
     - `family`: default the Gaussian with full covariance (diagonal above 500 dimensions, 1000 for a linear model;
-      a linear model with more columns than rows and a Gaussian process keep the full one, in dual form).
+      a linear model with more columns than rows and a Gaussian process keep the full one, in dual form). Richer ones by
+      name: "student" (heavy tails), "skewed" (skew and tails of each coordinate), "mixture" (over the modes), "flow"
+      (couplings by small networks); "auto" takes the cheapest of all that is good enough by the weights of its draws,
+      and `fit.message` says what was tried.
     - `algorithm`: e.g. `provi.algorithms.ProxSGD.from_theorem(target, family, budget=100_000)`. The default is the
       fastest method for the target's structure (`provi.fit.choose`), stopped by its certificate.
     - `tol`: nats. The default stops when the gap to the best member of the family is certified to be at most this.
@@ -79,6 +82,8 @@ def fit(
       The certificate of an `algorithm` that you chose comes on top, but not of seconds, which are those of the whole
       fit: `provi.Budget` says what may overrun.
     - `start`: where to begin; a theorem's algorithm brings its own.
+    - `starts`: from how many points to look for modes where the target is not known to be log-concave: 16 (4 above 1000
+      dimensions, 1 on a budget) if not given. `fit.modes` has what was found; `seed` changes the points.
     - `progress`: None shows a bar on a terminal.
     - `checkpoint`, `resume`: a file to go on from; saved after the first step, then every `checkpoint_seconds`, and at
       the end. The one before is kept, as `.previous`. Ctrl-C and SIGTERM end a fit with `Outcome.INTERRUPTED`.
@@ -86,29 +91,36 @@ def fit(
       devices. None or "auto" takes those that the arrays lie on already, or all local ones where the data are large;
       1 takes one. The answer is the same up to the order of sums.
 
-    **Returns:** a `Fit`. Stopping early is no exception: see `fit.outcome` and `fit.message`.
+    **Returns:** a `Fit`. Stopping early is no exception: see `fit.outcome` and `fit.message`. What was declared of the
+    target and is refuted is one, with the place: `provi.certificates.RefutedDeclarationError`.
     """
     began = time.monotonic()
+    if isinstance(family, str):
+        named = {"tol": tol, "confidence": confidence, "budget": budget, "seed": seed, "starts": starts}
+        named |= {"progress": progress, "checkpoint": checkpoint, "resume": resume}
+        named |= {"checkpoint_seconds": checkpoint_seconds, "mesh": mesh}
+        return _fit_named(target, family, algorithm, start, named)
     _check_arguments(target, family, algorithm)
     seed, tol = check_count("seed", seed, minimum=0), check_positive("tol", tol)
     check_confidence(confidence)
     limits = as_budget(budget)
     if limits.seconds is not None and jax.process_count() > 1:
         raise ValueError("budget.seconds is not for several processes, whose clocks differ: give steps or gradients.")
+    starts = _check_starts(starts, start, algorithm)
     structure = choose(target, family)
     check_checkpoint(checkpoint, checkpoint_seconds, resume)
     options: dict[str, Any] = {"progress": progress, "checkpoint": checkpoint, "resume": resume}
     options["checkpoint_seconds"] = checkpoint_seconds
-    asked = {"tol": tol, "confidence": confidence, "budget": budget, "seed": seed, "start": start}
+    asked = {"tol": tol, "confidence": confidence, "budget": budget, "seed": seed, "start": start, "starts": starts}
     call = describe_call(target, structure.family, algorithm, **asked)
     devices = chosen_mesh(mesh, structure.target)
     shown, structure = structure, structure if devices is None else structure.on(devices)
     clock = NO_LIMIT if limits.seconds is None else structure.measured(Clock(began + limits.seconds))
-    request = Request(float(tol), float(confidence), limits, seed, options, clock)
+    request = Request(float(tol), float(confidence), limits, seed, options, clock, starts)
     if algorithm is None:
         with structure.threads():
             answer = structure.run(start, request)
-        return _as_fit(structure, shown, answer.run, answer.certificate, request, None, call)
+        return _as_fit(structure, shown, answer.run, answer.certificate, request, None, call, answer.modes)
     result = _run_given(structure, algorithm, start, {"seed": seed, "budget": request.run_budget(), **options})
     certificate = structure.certificate(
         result.point,
@@ -121,6 +133,24 @@ def fit(
     rejected = int(result.history["rejected_steps"][-1]) if len(result.history) else 0
     certificate = with_guarantee(certificate, structure.family, algorithm.guarantee, result.num_steps, rejected)
     return _as_fit(structure, shown, result, certificate, request, algorithm.guarantee, call)
+
+
+def _fit_named(target: AbstractTarget, name: str, algorithm: Any, start: Any, options: dict[str, Any]) -> Fit:
+    """The fit with a family of this name, or with the one that `family="auto"` finds."""
+    from provi.structures.automatic import fit_automatically, named_family  # few need it
+
+    _check_arguments(target, None, algorithm)
+    if name != "auto":
+        return fit(target, named_family(name, target.dim), algorithm, start=start, **options)
+    for word, given in (("algorithm", algorithm), ("start", start), ("checkpoint", options["checkpoint"])):
+        if given is not None:
+            raise ValueError(f"{word}= is for one family: with family='auto' leave it out.")
+
+    def fit_one(family: Any, begin: Any) -> Fit:
+        starts = options["starts"] if begin is None else None
+        return fit(target, family, start=begin, **{**options, "starts": starts})
+
+    return fit_automatically(fit_one, target)
 
 
 def structures() -> Iterator[type[AbstractStructure]]:
@@ -138,6 +168,7 @@ def choose(target: AbstractTarget, family: AbstractFamily | None = None) -> Abst
     | Gaussian process; linear model with more columns than rows (dual family) | `Dual` | natural gradient in N-space |
     | linear model | `Linear` | natural gradient with exact expectations, up to 2000 dimensions |
     | any other, Gaussian with full covariance | `BlackBox` | Laplace start, stochastic natural gradient |
+    | a richer family (`Student`, `Skewed`, `Flow`, `GaussianMixture`) | `Richer` | Gaussian fit, path gradients |
     | any other | `WhitenedRounds` | Laplace whitening, projected gradients with growing batches (MPSGD) |
     """
     member: Any = family
@@ -161,6 +192,17 @@ def _check_arguments(target: Any, family: Any, algorithm: Any) -> None:
         raise ValueError(f"family has dimension {family.dim}, but the target has {target.dim}.")
     if algorithm is not None and not isinstance(algorithm, AbstractAlgorithm):
         raise TypeError(f"algorithm must be an instance such as provi.algorithms.ProxSGD(0.01), not {algorithm!r}.")
+
+
+def _check_starts(starts: Any, start: Any, algorithm: Any) -> int | None:
+    """The number of searches; None where it was not given. A `ValueError` where there is nothing to search for."""
+    if starts is None:
+        return None
+    if start is not None:
+        raise ValueError("starts= looks for a place to begin, and start= is one: give only one of them.")
+    if algorithm is not None:
+        raise ValueError("starts= is of the default method: an algorithm of your choice begins at start=.")
+    return check_count("starts", starts)
 
 
 def _run_given(structure: AbstractStructure, algorithm: AbstractAlgorithm, start: Any, options: dict[str, Any]) -> Run:
@@ -192,6 +234,7 @@ def _as_fit(
     request: Request,
     guarantee: Any,
     call: str,
+    modes: Any = None,
 ) -> Fit:
     """The answer; `shown` is the structure of the user's own target and family, on whatever devices it was fitted."""
     target, family, elbo, clock = structure.target, structure.family, result.elbo, request.clock
@@ -213,8 +256,8 @@ def _as_fit(
         improper = structure.improper_direction(result.point, seed=request.seed)
     result, certificate = _examined(result, certificate, estimate, where, improper)
     point = result.point if shown is structure else local(result.point)
-    return Fit(
-        posterior=shown.posterior(point),
+    found = Fit(
+        posterior=dataclasses.replace(shown.posterior(point), modes=modes),
         elbo=estimate,
         certificate=certificate,
         outcome=result.outcome,
@@ -228,6 +271,9 @@ def _as_fit(
         call=call,
         encoding=None if getattr(target, "stream", None) is None else target.stream.encoding,
     )
+    if certificate.counterexample is not None:
+        check_declared(structure.constants(), certificate, found)
+    return found
 
 
 def _examined(

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import provi
+from provi.certificates import RefutedDeclarationError
 from provi.certificates.monte_carlo.convexity import find_negative_curvature
 from provi.families import LocationScale
+from provi.fit import choose
 from provi.targets import Gaussian, LogDensity, LogisticRegression
 from support.hidden import hidden
 
@@ -50,6 +52,37 @@ _X = _RNG.normal(size=(200, 3))
 _Y = _X @ np.ones(3) + 0.5 * _RNG.normal(size=200)
 
 
+def far_mixture(z):
+    """0.01 N(0, I) + 0.99 N(20, I): what lies between is a slab half a deviation thick, which no draw meets."""
+    return jnp.logaddexp(jnp.log(0.01) - 0.5 * jnp.sum(z**2), jnp.log(0.99) - 0.5 * jnp.sum((z - 20) ** 2))
+
+
+@pytest.mark.parametrize("claims", [{}, {"log_concave": True}])
+def test_two_modes_refute_log_concavity_however_far_apart(claims, tmp_path):
+    """From draws of q alone either mode passed for all there is: within 0 nats, whatever was declared."""
+    target = LogDensity(far_mixture, 3, **claims)
+    if claims:
+        with pytest.raises(RefutedDeclarationError, match="log_concave.* found at") as error:
+            provi.fit(target)
+        fit = error.value.fit
+    else:
+        fit = provi.fit(target)
+    for certificate in (fit.certificate, choose(target).certificate(fit.posterior.point)):
+        found = certificate.counterexample
+        assert certificate.status == "none" and certificate.gap is None and found.curvature < 0
+        # By the slopes at both ends, which the formula above does not use.
+        start, end = (np.asarray(jax.grad(target.potential)(z)) for z in (found.point, found.point + found.direction))
+        assert (end - start) @ found.direction < 0
+    assert len(fit.modes) == 2 and fit.modes.chosen == 0
+    np.testing.assert_allclose(fit.posterior.mean, 20.0, atol=0.05)
+    np.testing.assert_allclose(fit.modes.missed, 0.01, rtol=1e-3)
+    assert "2 modes found" in str(fit) and "covers the posterior" not in fit.diagnose().advice
+    fit.save(tmp_path / "fit.provi")
+    loaded = provi.load(tmp_path / "fit.provi", target=target)
+    assert str(loaded.modes) == str(fit.modes)
+    np.testing.assert_array_equal(loaded.modes[1].factor, fit.modes[1].factor)
+
+
 def unknown_scale(z):
     return -0.5 * jnp.sum((_Y - _X @ z[:3]) ** 2) * jnp.exp(-2 * z[3]) - 200 * z[3] - 0.5 * jnp.sum(z**2)
 
@@ -64,9 +97,10 @@ def test_what_is_convex_wherever_q_has_draws_is_refuted_farther_out(density, dim
     target = LogDensity(density, dim, log_concave=True)
     mean = np.array([*np.linalg.lstsq(_X, _Y)[0], np.log(0.5)])[:dim]
     hessian = np.asarray(jax.hessian(target.potential)(jnp.asarray(mean)))
-    certificate = provi.certify(target, (mean, np.linalg.inv(hessian)), compare=False)
-    check_counterexample(target, certificate.counterexample)
-    assert certificate.status == "none"
+    with pytest.raises(RefutedDeclarationError, match="log_concave.* found at") as error:
+        provi.certify(target, (mean, np.linalg.inv(hessian)), compare=False)
+    check_counterexample(target, error.value.counterexample)
+    assert error.value.certificate.status == "none"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from certificates.monte_carlo_problems import LOGISTIC, logistic_density, near_optimum
-from provi.certificates.monte_carlo.batch_sums import batch_means
+from laws.contracts import compilations
 from provi.certificates.monte_carlo.bounds import NAMES, monte_carlo_bounds
 from provi.certificates.monte_carlo.finite_sample import NAME
 from provi.families import LocationScale
@@ -70,11 +70,12 @@ def test_same_seed_same_result_and_more_draws_do_not_recompile():
     family, point, _ = near_optimum()
     run = functools.partial(monte_carlo_bounds, LOGISTIC, family)
     first = run(point, seed=5, max_gradients=3_000)
-    compiled = batch_means._cached._cache_size()
-    assert run(point, seed=5, max_gradients=3_000) == first
-    other = family.point(np.asarray(point.loc) + 0.1, np.asarray(point.scale.matrix))
-    assert run(other, seed=6, max_gradients=40_000) != first
-    assert batch_means._cached._cache_size() == compiled
+    run(point, seed=7, max_gradients=20_000)  # enough for every kind of bound
+    with compilations() as made:
+        assert run(point, seed=5, max_gradients=3_000) == first
+        other = family.point(np.asarray(point.loc) + 0.1, np.asarray(point.scale.matrix))
+        assert run(other, seed=6, max_gradients=40_000) != first
+    assert not made
 
 
 def test_potential_that_overflows_gives_no_bound():

@@ -21,22 +21,22 @@ def listen(event, **kwargs):
     if event.endswith("/cache_misses"): counts["miss"] += 1
 jax.monitoring.register_event_listener(listen)
 import jax.numpy as jnp
-jnp.ones(3).block_until_ready()  # something is compiled before the cache is turned on
+x = jnp.arange(3.0).block_until_ready()  # something is compiled before the cache is turned on
 def slow(x):
     for _ in range(60):
         x = jnp.linalg.solve(jnp.eye(3) + jnp.outer(x, x), jnp.sin(x))
     return x
 if sys.argv[1:] == ["inside"]:
     with cache["kept_programs"](), cache["kept_programs"]():
-        jax.jit(slow)(jnp.arange(3.0)).block_until_ready()
+        jax.jit(slow)(x).block_until_ready()
     folder = jax.config.jax_compilation_cache_dir
     found = dict(counts)
-    jax.jit(lambda x: slow(x) + 1)(jnp.arange(3.0)).block_until_ready()  # not ProVI's
+    jax.jit(lambda x: slow(x) + 1)(x).block_until_ready()  # not ProVI's
     assert folder or counts == found, (counts, found)
     assert jax.config.jax_persistent_cache_min_compile_time_secs == 1.0
 else:
     folder = cache["enable_compilation_cache"](*sys.argv[1:])
-    jax.jit(slow)(jnp.arange(3.0)).block_until_ready()
+    jax.jit(slow)(x).block_until_ready()
 print(folder, counts["hit"], counts["miss"])
 """
 

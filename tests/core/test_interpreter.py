@@ -267,3 +267,29 @@ def test_a_small_fit_compiles_nothing():
         fit = provi.fit(target)
         str(fit.posterior.summary()), str(fit.certificate), fit.diagnose(), fit.posterior_predictive(50), fit.loo(100)
     assert not count
+
+
+@pytest.mark.parametrize(
+    ("rows", "calls", "engine", "level"),
+    [(300, 1, "_Interpreted", []), (3, 50_000, "_Compiled", [0]), (300, 2000, "_Compiled", [1])],
+)
+def test_work_decides_how_a_program_is_carried_out_and_not_what_it_says(rows, calls, engine, level, monkeypatch):
+    def program(x, power):
+        key = jax.random.key(3)
+        return {"sum": jnp.sum(jnp.exp(-(x**power)), axis=0), "key": jax.random.fold_in(key, 1), "power": power}
+
+    made, levels = [], []
+    for name in ("_Interpreted", "_Compiled"):
+        kind = getattr(interpreter, name)
+        monkeypatch.setattr(interpreter, name, lambda *a, kind=kind, name=name: made.append(name) or kind(*a))
+    less_work = interpreter.less_work
+    monkeypatch.setattr(interpreter, "less_work", lambda level: levels.append(level) or less_work(level))
+    table = np.random.default_rng(1).normal(size=(rows, 50))
+    weighed, expected = interpreter.weighed_jit(program, calls=calls), eqx.filter_jit(program)(table, 2)
+    for _ in range(2):
+        found = weighed(jnp.asarray(table), 2)
+        np.testing.assert_allclose(found["sum"], expected["sum"], rtol=1e-13)
+        assert found["key"] == expected["key"] and found["power"] == 2
+    assert made == [engine]  # once, for two calls
+    assert levels == level
+    assert jax.jit(lambda x: weighed(x, 2)["sum"])(table).shape == (50,) and made == [engine]

@@ -36,6 +36,16 @@ def test_advice_follows_the_thresholds():
     ):
         assert expected in text
     assert "cannot be trusted" in tail_advice(0.6, 100, 0.3)  # 1 - 1/log10(100) = 1/2
+    assert tail_advice(0.9, 10_000, 0.3, hints=("this", "that")).endswith("Next: this; or that.")
+
+
+def test_q_covers_only_what_was_searched():
+    """Draws of q do not see what is far from them: the phrase takes a search, and its finds take precedence."""
+    assert "covers the posterior" not in tail_advice(0.1, 10_000, 0.02)
+    assert "covers the posterior" in tail_advice(0.1, 10_000, 0.02, searched=True)
+    for missed, words in ((0.05, "0.05 of the evidence"), (0.4, "misses others: about 0.4 of the evidence")):
+        found = tail_advice(0.1, 10_000, 0.02, searched=True, missed=missed)
+        assert words in found and "covers the posterior" not in found
 
 
 def test_a_heavy_tail_of_little_weight_is_no_alarm():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import provi
+from provi.certificates import RefutedDeclarationError
 from provi.certificates import certificate as counterexample_room
 from provi.targets import LogDensity
 from support.linear_models import DIM, best_gaussian, linear_model, objective
@@ -95,7 +96,9 @@ def test_a_false_claim_is_refused_with_its_counterexample():
         return jax.nn.logsumexp(jnp.stack([-0.5 * jnp.sum((z - c) ** 2) for c in (-2.0, 2.0)]))
 
     target = LogDensity(mixture, 2, log_concave=True)
-    certificate = provi.certify(target, (np.zeros(2), 2 * np.eye(2)))
+    with pytest.raises(RefutedDeclarationError, match="log_concave.*curvature -.* found at") as error:
+        provi.certify(target, (np.zeros(2), 2 * np.eye(2)))
+    certificate = error.value.certificate
     assert certificate.status == "none" and certificate.gap is None and certificate.kl is None
     found = certificate.counterexample
     assert isinstance(found, counterexample_room.Counterexample) and found.curvature < 0

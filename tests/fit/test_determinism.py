@@ -71,16 +71,20 @@ def test_a_fit_neither_reads_nor_changes_global_random_states():
     assert digest(provi.fit(LINEAR, seed=5)) == first
 
 
-def test_other_processes_hash_seeds_and_the_cache_of_programs_give_the_same_bits(tmp_path):
-    """The first compiles, the second reads what the first has kept; names are in another order in each."""
+def test_other_processes_hash_seeds_threads_and_the_cache_of_programs_give_the_same_bits(tmp_path):
+    """The first compiles, the second reads what the first has kept; names are in another order in each.
+
+    The second has one core, hence one thread of XLA, and three of BLAS: fits as small as these are not split.
+    """
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
     environment.pop("PROVI_COMPILATION_CACHE", None)
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     said = []
-    for seed in ("1", "4"):
+    core = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    for seed, threads, before in (("1", "1", ""), ("4", "3", core if hasattr(os, "sched_setaffinity") else "")):
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM],
-            env={**environment, "PYTHONHASHSEED": seed},
+            [sys.executable, "-c", before + PROGRAM],
+            env={**environment, "PYTHONHASHSEED": seed, "OPENBLAS_NUM_THREADS": threads},
             capture_output=True,
             text=True,
             timeout=300,

@@ -105,3 +105,14 @@ def test_gap_bound_of_the_symmetric_divergence_holds_and_is_infinite_where_unkno
     for unknown, natural in [(KL(), "natural"), (SymmetricKL(), "natural"), (ReverseKL(), "mean")]:
         coordinates = Coordinates(Bernoulli(2), natural)
         assert np.isinf(unknown.gap_bound(coordinates, best, old, one, step_size))
+    gamma = jnp.asarray([1.0, 2.0])  # a mean of which the reverse KL is not known to be convex
+    assert np.isinf(SymmetricKL().gap_bound(Coordinates(Gamma(), "mean"), gamma, gamma, one, step_size))
+
+
+def test_the_quadratic_divergence_of_near_members_is_the_symmetric_one():
+    coordinates = Coordinates(Bernoulli(2), "mean")
+    old, near = jnp.asarray([0.3, -0.8]), jnp.asarray([0.3, -0.8]) + 1e-4
+    quadratic, symmetric = (
+        float(kind.between_members(coordinates, near, old)) for kind in (QuadraticSymmetricKL(), SymmetricKL())
+    )
+    assert quadratic == pytest.approx(symmetric, rel=1e-3) and quadratic > 0

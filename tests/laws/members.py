@@ -48,6 +48,7 @@ from provi.algorithms.mirror.conjugate_svi import (
 from provi.algorithms.natural.iterative_natural_gradient import IterativeNaturalGradient
 from provi.families import exponential
 from provi.families.base import AnyParameters
+from provi.families.richer import Frame
 from provi.geometry import BlockPreconditioner
 from provi.geometry.divergences import KL
 from provi.targets import likelihoods
@@ -254,7 +255,21 @@ def dual(target: Callable[[Any, float], Any]) -> Callable[[Any, float], Any]:
     return make
 
 
+def richer(family: Any) -> Callable[[Any, float], Any]:
+    """A member whose every parameter differs from that of the first point."""
+
+    def make(dtype, number):
+        frame = Frame(jnp.asarray(MEAN, dtype), jnp.asarray(FACTOR, dtype))
+        point = family.first_point((frame,), np.ones(1))
+        return family, jax.tree.map(lambda leaf: leaf + jnp.asarray(0.05 * number, leaf.dtype), point)
+
+    return make
+
+
 FAMILIES: dict[str, Callable[[Any, float], Any]] = {
+    "student": richer(families.Student(DIM)),
+    "flow": richer(families.Flow(DIM, 2, 4)),
+    "mixture": richer(families.GaussianMixture(DIM, 2)),
     **{f"{base}, {scale}": location_scale(base, scale) for base, scale in LOCATION_SCALE},
     "dual, process": dual(TARGETS["gaussian process"]),
     "dual, negative sites": dual(

@@ -12,6 +12,7 @@ from laws import members
 from laws.contracts import final_classes
 from provi import families, kernels, schedules, targets
 from provi.algorithms import AbstractAlgorithm
+from provi.algorithms.proximal.path_gradient import PathGradient
 from provi.estimators import AbstractEstimator
 from provi.families.base import AbstractFamily
 from provi.families.exponential import AbstractExponentialFamily
@@ -29,9 +30,9 @@ def made_families():
     return [make(np.float64, 1.0) for make in members.FAMILIES.values()]
 
 
-ELSEWHERE = {targets.LatentGaussian, NestedGaussian, RowLikelihood}
+ELSEWHERE = {targets.LatentGaussian, NestedGaussian, RowLikelihood, PathGradient}
 """The laws speak of two floating types and of densities, and of responses that are data: see tests/targets/latent,
-tests/structures and tests/certificates/test_rows.py instead."""
+tests/structures and tests/certificates/test_rows.py instead. Path gradients: tests/families/test_richer.py."""
 
 KINDS = {
     "ALGORITHMS": ("provi.algorithms", AbstractAlgorithm, lambda: of(members.ALGORITHMS, 1.0)),

@@ -169,7 +169,7 @@ def test_the_page_is_in_the_models_own_space_and_warns_of_a_bad_family(proven):
     assert ("caution" in source) and "the family does not fit" in page.text("h2")
     assert '<p class="warning"><strong>Warning.' in source
     assert "but the best one is not the posterior: k-hat is" in page.text("p")
-    assert "reparameterise" in page.text("li")
+    assert "fit.sample_exact()" in page.text("li")
 
 
 ATTACKS = (

@@ -10,6 +10,7 @@ from jax.scipy.special import gammaln
 from scipy import special
 
 import provi
+from provi.certificates import RefutedDeclarationError
 from provi.certificates.linear.bounds import linear_model_bounds
 from provi.families import Gaussian, Laplace, LocationScale
 from provi.kernels import SquaredExponential
@@ -76,7 +77,9 @@ def test_a_false_declaration_is_refuted(make):
     """Student-t declared log-concave: 4.7e-11 was reported where the gap is at least 2.3."""
     X = RNG.normal(size=(12, 2))
     model = make(X, 3 * RNG.standard_t(2, 12), UserLikelihood(written_student, log_concave=True, centre=lambda y: y))
-    fit = provi.fit(model, progress=False)
+    with pytest.raises(RefutedDeclarationError, match="at least 0 was declared") as error:
+        provi.fit(model, progress=False)
+    fit = error.value.fit
     assert fit.certificate.status == "none" and fit.certificate.gap is None
     assert fit.certificate.counterexample.curvature < -0.1
     violated = [row for row in fit.certificate.assumptions if row.status == "violated"]
@@ -85,8 +88,10 @@ def test_a_false_declaration_is_refuted(make):
 
 def test_a_curvature_that_is_too_small_is_refuted():
     model = GeneralisedLinearModel(np.ones((2, 1)), [0.0, 1.0], UserLikelihood(written_logit, curvature=(0.0, 0.2)))
-    found = provi.certify(model, ([0.0], [[1.0]])).counterexample
-    assert found is not None and 0.24 < found.curvature <= 0.2501 and "at most 0.2 was declared" in str(found)
+    with pytest.raises(RefutedDeclarationError) as error:
+        provi.certify(model, ([0.0], [[1.0]]))
+    found = error.value.counterexample
+    assert 0.24 < found.curvature <= 0.2501 and "at most 0.2 was declared" in str(found)
 
 
 def test_what_a_declared_curvature_proves():

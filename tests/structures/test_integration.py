@@ -88,3 +88,18 @@ def test_a_coarse_rule_says_so():
 
     rule = grid_rule(density, np.zeros(1), np.eye(1))
     assert not error_of(rule, density(rule.nodes)).small
+
+
+def test_needles_are_refused_or_found_and_never_searched_for_ever():
+    """All mass at one node: the grid's step was halved without end, and the lattice's weights were never flat."""
+
+    def needle(theta):
+        return np.where(np.abs(theta).sum(axis=1) == 0, 0.0, -np.inf)
+
+    with pytest.raises(ValueError, match="all its mass at one point"):
+        grid_rule(needle, np.zeros(2), np.eye(2))
+    wide, narrow = (
+        lattice_rule(lambda theta, k=k: -k * np.sum(theta**2, axis=1), np.zeros(5), np.eye(5), seed=0)
+        for k in (0.5, 1e7)
+    )
+    assert np.abs(narrow.nodes).mean() < 0.6 * np.abs(wide.nodes).mean()  # it went in

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from provi.theory.solution_region import minimiser_exists
+from provi.theory.solution_region import linear_growth, minimiser_exists
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,24 @@ def test_objective_is_coercive_for_a_heavy_base(exponent):
 def test_refuses():
     with pytest.raises(ValueError, match="growth_exponent"):
         minimiser_exists(-1.0, True, None)
+
+
+def test_linear_growth_is_below_the_truth_and_found_where_there_is_any():
+    """In the plane, against all directions: c <= min_v max_i <g_i, v>, and 0 where that is not positive."""
+    angles = np.linspace(0, 2 * np.pi, 20_001)
+    directions, rng, seen = np.stack([np.cos(angles), np.sin(angles)]), np.random.default_rng(0), []
+    for count in (3, 4, 5, 8) * 15:
+        gradients = 10 ** rng.uniform(-3, 3) * rng.normal(size=(count, 2))
+        truth, found = (gradients @ directions).max(axis=0).min(), linear_growth(gradients)
+        assert (found > 0) == (truth > 0) and found <= max(truth, 0.0)
+        seen.append(truth > 0)
+    assert 15 < sum(seen) < 45
+    assert linear_growth(np.array([[1.0], [-0.5]])) == pytest.approx(np.sqrt(1.25 / 2) / 3, rel=1e-9)
+    flat = [
+        np.array([[1.0], [0.0]]),
+        np.array([[1.0], [-1e-12]]),
+        np.zeros((4, 2)),
+        np.array([[1.0, 0.0], [-1.0, 0.0]]),
+    ]
+    assert [linear_growth(each) for each in [*flat, np.array([[1.0, 0.0], [-1.0, 0.0], [2.0, 0.0]])]] == [0.0] * 5
+    assert linear_growth(np.array([[1.0], [-np.inf]])) == 0.0

@@ -205,3 +205,10 @@ def test_normal_base_gives_the_printed_constants():
 def test_refuses(call, name):
     with pytest.raises(ValueError, match=name):
         call()
+
+
+def test_the_least_kurtosis_of_an_elliptic_base():
+    """That of the uniform law on a sphere: E u_i^4 = 3d/(d+2) where |u|^2 = d."""
+    assert noise.radial_factor(4, 2.0) == 4.0
+    with pytest.raises(ValueError, match="is below"):
+        noise.radial_factor(4, 1.95)

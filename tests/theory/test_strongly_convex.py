@@ -7,6 +7,7 @@ import pytest
 
 from provi.theory import proj_sgd as proj
 from provi.theory import prox_sgd as prox
+from provi.theory.inputs import check_sequence
 from provi.theory.noise import NoiseBound
 
 STEPS = 3000
@@ -167,3 +168,11 @@ def test_refuses():
         prox.recursion_bound([0.1, -0.1], 1.0, 1.0, 1.0, noise, 0.1)
     with pytest.raises(ValueError, match="num_steps"):
         prox.log_over_t_step_size(1, 1.0)
+
+
+def test_small_formulas():
+    assert proj.convex_averaging_factor(0.5, 3.0) == pytest.approx(1 / 1.75)
+    assert prox._sigma2(3.0, NoiseBound(1.0, 5.0, ""), 7.0) == 5 + 9 * 7
+    for bad in ([], np.ones((2, 2))):
+        with pytest.raises(ValueError, match="step_sizes must be a non-empty sequence"):
+            check_sequence("step_sizes", bad)

@@ -82,6 +82,9 @@ class AbstractAlgorithm(eqx.Module):
     few_steps: ClassVar[bool] = False
     """Whether a run is some tens of steps, each a pass over the data: a small one is then interpreted, not compiled."""
 
+    some_steps: ClassVar[bool] = False
+    """Whether a run is some hundreds of steps: a small one is then compiled with little optimisation."""
+
     donated_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of the state whose large arrays the loop takes over instead of working on a copy: a table, say."""
 

@@ -28,6 +28,8 @@ class Evidence:
     num_gradients: int
     tails: Assumption | None = None
     notes: tuple[str, ...] = ()
+    obstacle: str | None = None
+    """Why the distance to the posterior was left out; None where only the target can be the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,7 @@ def build_certificate(
         confidence=level,
         bounds=bounds,
         distance=distance,
-        obstacle=_obstacle(constants, family, found),
+        obstacle=evidence.obstacle or _obstacle(constants, family, found),
         counterexample=found,
         notes=(*evidence.notes, *_notes(constants, family, status, bounds, distance, found)),
         names=target.parameter_names,
@@ -161,7 +163,7 @@ def _notes(
             "If the log density is known to be concave, pass log_concave=True, with strong_convexity= where it is "
             "known: the bound then no longer rests on an assumption that nobody made."
         )
-    if status == "none" and family is not None:
+    if status == "none" and family is not None and family.bounds_gap:
         notes.append("A larger budget, a longer run, or lighter tails (see the assumptions) would give a finite bound.")
     elif status == "statistical":
         notes.append(

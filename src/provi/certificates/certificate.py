@@ -21,6 +21,7 @@ from provi.certificates.distance.bound import (
     share_down,
 )
 from provi.core.notebook import as_html
+from provi.targets.base import Constants
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,32 @@ class Counterexample:
         if self.claimed:
             needed = f"strong_convexity = {self.claimed:.4g} needs at least that"
         return f"curvature {self.curvature:.4g} found at {shown}, where {needed}"
+
+
+class RefutedDeclarationError(ValueError):
+    """What was declared of a target does not hold: the message has the place.
+
+    - `counterexample`: where. - `certificate`: the one without a bound. - `fit`: what was fitted all the same, or None.
+    """
+
+    def __init__(self, message: str, certificate: "Certificate", fit: Any = None) -> None:
+        super().__init__(message)
+        self.certificate, self.counterexample, self.fit = certificate, certificate.counterexample, fit
+
+
+def check_declared(constants: Constants, certificate: "Certificate", fit: Any = None) -> None:
+    """A `RefutedDeclarationError` where the certificate has a counter-example to what was declared of the target."""
+    found, names = certificate.counterexample, ("log_concave", "strong_convexity")
+    declared = [name for name in names if getattr(constants, name).status == "declared"]
+    if found is None or not declared:
+        return
+    kept = "" if fit is None else " The fit, without a certificate, is the `fit` of this error."
+    raise RefutedDeclarationError(
+        f"The target does not have what was declared of it ({' and '.join(declared)}): {found}. Leave the declaration "
+        f"out, or correct the log density.{kept}",
+        certificate,
+        fit,
+    )
 
 
 _COLOURS = {

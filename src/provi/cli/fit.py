@@ -44,6 +44,7 @@ from provi.cli.options import (
     Seed,
     Source,
     Standardise,
+    Stream,
     Tolerance,
     UsedColumns,
     WeightsColumn,
@@ -73,6 +74,7 @@ def fit(
     exposure: ExposureColumn = None,
     weights: WeightsColumn = None,
     censored: CensoredColumn = None,
+    stream: Stream = None,
     tol: Tolerance = 0.01,
     confidence: Confidence = 0.99,
     budget: BudgetText = None,
@@ -115,6 +117,7 @@ def fit(
       provi fit data.csv --target outcome --model logistic --report report.html
       provi fit data.csv --target outcome --model logistic --drop id --positive yes
       provi fit visits.parquet --target visits --model poisson --json > visits.json
+      provi fit "part-*.parquet" -t clicked -m logistic --stream
       provi fit visits.csv -t visits -m negative-binomial --exposure days
       provi fit data.csv -t outcome -m logistic --prior "age=normal(0,0.1)"
       provi fit trial.csv -t time -m weibull --censored lost
@@ -142,7 +145,7 @@ def fit(
 
     table = TableOptions(
         target, model, columns or (), drop or (), categorical or (), positive, decimal_comma, complete_rows,
-        standardise, prior_scale, prior or (), offset, exposure, weights, censored,
+        standardise, prior_scale, prior or (), offset, exposure, weights, censored, stream,
     )  # fmt: skip
     with kept_for_the_answer(as_json or quiet):
         report, save = (report, save) if first else (None, None)

@@ -78,7 +78,7 @@ def fit_answer(problem: Problem, data: TableData | None, options: FitOptions) ->
     whole = problem.target.division is None  # else no process has all rows, and none can simulate them
     # The family as well: that of a Gaussian process holds the kernel matrix.
     arrays = jax.tree.leaves((problem.target, result.posterior.family))
-    small = sum(np.size(array) for array in arrays) <= _SMALL
+    small = sum(np.size(array) for array in arrays) <= _SMALL and getattr(problem.target, "stream", None) is None
     num_draws = _DRAWS if small else _FEWER_DRAWS
     # Of a model without a certificate k-hat is all that vouches for the numbers.
     if whole and (options.report is not None or small or not problem.provable):

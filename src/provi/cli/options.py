@@ -103,6 +103,14 @@ DecimalComma = Annotated[bool, typer.Option("--decimal-comma", help="Table: 1,5 
 CompleteRows = Annotated[
     bool, typer.Option("--complete-rows", help="Table: leave out rows with missing entries, instead of refusing.")
 ]
+Stream = Annotated[
+    bool | None,
+    typer.Option(
+        "--stream/--no-stream",
+        help="Table: read Parquet or Arrow files in blocks, never all at once. Without it files do that whose rows "
+        "would take more than half of the free memory.",
+    ),
+]
 Standardise = Annotated[bool, typer.Option(help="Table: bring columns of numbers to mean 0 and standard deviation 1.")]
 PriorScale = Annotated[
     float | None,

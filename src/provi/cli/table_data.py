@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 from rich.table import Table
 
 from provi.cli.options import Model
+from provi.core.limits import host_bytes
+from provi.data.blocks import table_files, table_schema
 from provi.data.encoding import (
     Features,
     Response,
@@ -24,7 +26,7 @@ from provi.data.encoding import (
     time_response,
 )
 from provi.data.kinds import check_quantity, is_date, percent_numbers
-from provi.data.tables import Column, Columns, as_number, is_missing, is_numeric, read_table
+from provi.data.tables import BYTES_OF_ENTRY, Column, Columns, as_number, is_missing, is_numeric, read_table
 from provi.runtime.distributed import this_share
 
 _LISTED, _LARGEST_TABLE = 12, 40
@@ -33,6 +35,8 @@ _LISTED, _LARGEST_TABLE = 12, 40
 COUNTS = (Model.POISSON, Model.NEGATIVE_BINOMIAL)
 TIMES = (Model.WEIBULL, Model.EXPONENTIAL, Model.LOG_NORMAL)
 REGRESSIONS = (Model.LOGISTIC, *COUNTS, Model.LINEAR, Model.STUDENT_T, Model.MULTINOMIAL, Model.ORDINAL, *TIMES)
+STREAMED = (Model.LOGISTIC, Model.POISSON)
+"""Models without a number that is integrated or learnt: those of tables that are read in blocks."""
 ROW_COLUMNS = ("offset", "exposure", "weights", "censored")
 """Options that name a column with a number for each row that is no feature."""
 
@@ -56,6 +60,7 @@ class TableOptions:
     exposure: str | None = None
     weights: str | None = None
     censored: str | None = None
+    stream: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +85,8 @@ class TableData:
     """The columns that hold them."""
     classes: tuple[str, ...] = ()
     """What the codes 0, 1, ... of the response stand for, where there are several."""
+    stream: Any = None
+    """The `RowStream` of a table that is never in memory; then the values of features and response are not there."""
 
     @property
     def encoding(self) -> TableEncoding:
@@ -132,11 +139,12 @@ class TableData:
 
 def read_data(source: str, options: TableOptions) -> TableData:
     """Read the table, choose its columns and rows, encode them. Errors name the column and what to do."""
-    table = read_table(Path(source), decimal_comma=options.decimal_comma, share=this_share())
-    if options.target is None or options.model is None:
-        absent = "--target COLUMN" if options.target is None else "--model"
-        models = ", ".join(model.value for model in Model)
-        raise ValueError(f"{absent} is needed for a table; models: {models}; columns: {_listed(list(table))}.")
+    share = this_share()
+    if share.count == 1 and _streams(source, options):
+        return _read_stream(source, options)
+    table = read_table(Path(source), decimal_comma=options.decimal_comma, share=share)
+    _check_asked(options, table)
+    assert options.target is not None
     if options.positive is not None and options.model in REGRESSIONS[1:]:
         raise ValueError(f"--positive is for two labels; --model {options.model.value} has none.")
     (response_name,) = _find("--target", [options.target], table, split=False)
@@ -172,6 +180,65 @@ def read_data(source: str, options: TableOptions) -> TableData:
     )  # fmt: skip
 
 
+def _check_asked(options: TableOptions, names: Collection[str]) -> None:
+    if options.target is None or options.model is None:
+        absent = "--target COLUMN" if options.target is None else "--model"
+        models = ", ".join(model.value for model in Model)
+        raise ValueError(f"{absent} is needed for a table; models: {models}; columns: {_listed(list(names))}.")
+
+
+def _streams(source: str, options: TableOptions) -> bool:
+    """Whether to read the table in blocks: where that is asked for, or it would take over half of the free memory."""
+    if options.stream is not None:
+        return options.stream
+    path = Path(source)
+    if path.is_dir() or not path.exists() or path.suffix.lower() not in (".parquet", ".pq"):
+        return False
+    try:
+        schema, rows, _ = table_schema(path)
+    except (ValueError, ImportError):  # the reader of whole files says it better
+        return False
+    return options.model in STREAMED and BYTES_OF_ENTRY * rows * len(schema.names) > host_bytes() // 2
+
+
+def _read_stream(source: str, options: TableOptions) -> TableData:
+    """The first pass over a table that is read in blocks; what the options ask for beyond that is refused."""
+    from provi.targets.likelihoods import BernoulliLogit, Poisson
+    from provi.targets.streaming import parquet_stream
+
+    names = table_schema(table_files(source)[0])[0].names
+    _check_asked(options, names)
+    if options.model not in STREAMED:
+        listed = ", ".join(model.value for model in STREAMED)
+        raise ValueError(f"--stream is for --model {listed}, not {options.model.value if options.model else 'none'}.")
+    for name in ("complete_rows", *ROW_COLUMNS):
+        if getattr(options, name):
+            raise ValueError(f"--{name.replace('_', '-')} is for tables in memory, and this one is read in blocks.")
+    (response_name,) = _find("--target", [options.target or ""], names, split=False)
+    chosen = _chosen(names, response_name, options)
+    counts = options.model is Model.POISSON
+    stream = parquet_stream(
+        source, response_name, chosen, (Poisson() if counts else BernoulliLogit()).read_response,
+        categorical=[name for name in _find("--categorical", options.categorical, names) if name in chosen],
+        standardise=options.standardise, intercept=True, classes=not counts, positive=options.positive,
+        drop_constant=True,
+    )  # fmt: skip
+    rows = stream.rows
+    words = f"counts, mean {rows.response_mean:.4g}, largest {rows.responses.max():g}"
+    if rows.labels is not None:
+        ones = round(rows.response_mean * rows.num_rows)
+        words = f"1 for {rows.labels[1]!r} ({ones} rows), 0 for {rows.labels[0]!r} ({rows.num_rows - ones} rows)"
+    entered = {column.name for column in rows.features}
+    features = Features(
+        np.broadcast_to(np.zeros(()), (rows.num_rows, rows.shape[1] - 1)),  # of this shape, and of no memory
+        rows.names[1:], rows.features, tuple(name for name in chosen if name not in entered),
+    )  # fmt: skip
+    labels = None if rows.labels is None else (rows.labels[0], rows.labels[1])
+    response = Response(np.zeros(0), words, labels)
+    unused = tuple(name for name in names if name not in chosen and name != response_name)
+    return TableData(source, response_name, features, response, {}, {}, unused, stream=stream)
+
+
 def _check_column(name: str, column: Column, asked: bool, alone: bool) -> None:
     """That a column is a quantity or a category; numbers that were asked for by name may be anything."""
     if not asked or (not is_numeric(column) and is_date(column)):
@@ -192,7 +259,7 @@ def _row_columns(table: Columns, options: TableOptions) -> dict[str, str]:
     return {option: _find(f"--{option}", [name], table, split=False)[0] for option, name in given.items()}
 
 
-def _chosen(table: Columns, response_name: str, options: TableOptions) -> list[str]:
+def _chosen(table: Collection[str], response_name: str, options: TableOptions) -> list[str]:
     chosen = _find("--columns", options.columns, table) or [name for name in table if name != response_name]
     dropped = set(_find("--drop", options.drop, table))
     if response_name in chosen:
@@ -203,7 +270,7 @@ def _chosen(table: Columns, response_name: str, options: TableOptions) -> list[s
     return names
 
 
-def _find(option: str, given: Sequence[str], table: Columns, split: bool = True) -> list[str]:
+def _find(option: str, given: Sequence[str], table: Collection[str], split: bool = True) -> list[str]:
     """Names as they were given, or several with commas between them; each must be a column."""
     whole = [[name] if name in table or not split else name.split(",") for name in given]
     names = [name if name in table else name.strip() for group in whole for name in group]
@@ -215,7 +282,7 @@ def _find(option: str, given: Sequence[str], table: Columns, split: bool = True)
     return list(dict.fromkeys(names))
 
 
-def _meant(name: str, table: Columns) -> str:
+def _meant(name: str, table: Collection[str]) -> str:
     """A guess at what was meant: a name that is near, or a file without a line of names."""
     folded = {known.casefold(): known for known in table}
     near = difflib.get_close_matches(name.casefold(), folded, 1)

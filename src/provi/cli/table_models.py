@@ -125,7 +125,15 @@ def _regression(data: TableData, options: TableOptions) -> Problem:
     if "exposure" in rows:
         offset = log_exposure(Poisson(), rows["exposure"], offset, len(y))
     kind = "counts" if model in COUNTS else _KINDS.get(model, "hazard" if model in TIMES else "other")
-    location = response_location(kind, y, 0.0 if offset is None else offset, weights)
+    if data.stream is None:
+        location = response_location(kind, y, 0.0 if offset is None else offset, weights)
+        matrix = features.values
+    else:
+        found = data.stream.rows
+        rate = np.log((found.num_rows * found.response_mean + 0.5) / found.num_rows)  # as of counts in memory
+        location = (float(rate), 1.0) if kind == "counts" else (0.0, 1.0)
+        # Two rows with the means and deviations of all.
+        matrix = found.centres + np.array([[-1.0], [1.0]]) * found.spreads
     given, ordinal = read_priors(options.prior), model is Model.ORDINAL
     likelihood = _likelihood(model, location[1], len(data.classes))
     robust = model is Model.STUDENT_T
@@ -139,7 +147,7 @@ def _regression(data: TableData, options: TableOptions) -> Problem:
         unknown[_NUMBERS[name]] = read_prior(name, given.pop(name))
     own = {name: given.pop(name) for name in NUMBERS if robust and name in given}
     priors = weak_priors(
-        features.values, features.names, location, intercept=not ordinal, weights=weights, given=given, units=units
+        matrix, features.names, location, intercept=not ordinal, weights=weights, given=given, units=units
     )
     if options.prior_scale is not None:
         if given:
@@ -147,6 +155,8 @@ def _regression(data: TableData, options: TableOptions) -> Problem:
         priors = dataclasses.replace(priors, factor=np.full(len(units), options.prior_scale))
     table = {"names": features.names, "intercept": True, "weights": weights, **priors.arguments()}
     nested, words_of = None, {}
+    if data.stream is not None:
+        table = priors.arguments()
     if model is Model.MULTINOMIAL:
         from provi.targets.multinomial import MultinomialLogistic
 
@@ -160,10 +170,12 @@ def _regression(data: TableData, options: TableOptions) -> Problem:
         )
         target = nested.target
     else:
-        target = GeneralisedLinearModel(features.values, y, likelihood, offset=offset, **table)
         kinds = {Model.LOGISTIC: LogisticRegression, Model.POISSON: PoissonRegression}
+        X = features.values if data.stream is None else data.stream
         if model in kinds:
-            target = kinds[model](features.values, y, offset=offset, **table)
+            target = kinds[model](X, y, offset=offset, **table)
+        else:
+            target = GeneralisedLinearModel(X, y, likelihood, offset=offset, **table)
     said = {**priors.words, **(words_of if nested is None else nested.words)}
     listed = [f"{name} {text}" for name, text in list(said.items())[:_PRIORS_SAID]]
     more = f", and {len(said) - _PRIORS_SAID} more (--json)" if len(said) > _PRIORS_SAID else ""

@@ -250,15 +250,30 @@ _T = TypeVar("_T")
 def double_precision(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Run `function` with 64-bit arrays allowed, and restore the caller's setting afterwards.
 
-    What is compiled inside is kept for the next process (`core.cache`).
+    What is compiled inside is kept for the next process (`core.cache`). What a callback told (`tell_failure`) is raised
+    as it was.
     """
 
     @functools.wraps(function)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        with jax.enable_x64(True), kept_programs():
-            return function(*args, **kwargs)
+        try:
+            with jax.enable_x64(True), kept_programs():
+                return function(*args, **kwargs)
+        except jax.errors.JaxRuntimeError as error:
+            told = _told.pop() if _told else None
+            if told is None or type(told).__name__ not in str(error):
+                raise
+            raise told from None
 
     return wrapped
+
+
+_told: list[BaseException] = []
+
+
+def tell_failure(error: BaseException) -> None:
+    """Of a callback that is about to fail: `double_precision` raises this error instead of the compiled program's."""
+    _told[:] = [error]
 
 
 def device_array(values: Any, dtype: Any = None) -> Any:

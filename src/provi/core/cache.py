@@ -23,7 +23,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 _SWITCH = "PROVI_COMPILATION_CACHE"
-_SMALLEST_SECONDS, _LARGEST_FOLDER = 0.1, 2**30
+_SMALLEST_SECONDS, _LARGEST_FOLDER = 0.05, 2**30
 _DIRECTORY, _SECONDS = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
 _lock = threading.RLock()
 _state: dict[str, Any] = {"depth": 0, "before": None, "trimmed": False, "obstacle": None}

@@ -17,7 +17,7 @@ compilation for 4, a fit in 5 ms for 3; 2000 x 8, which is beyond: 48 ms for 15.
 
 
 @cache
-def _less_work(optimisation: int) -> dict[str, Any]:
+def less_work(optimisation: int) -> dict[str, Any]:
     """What to tell XLA's compiler for the CPU: little optimisation, and the older code generator, which is quicker."""
     level: dict[str, Any] = {"xla_backend_optimization_level": optimisation}
     older = {**level, "xla_cpu_use_fusion_emitters": False}
@@ -81,7 +81,7 @@ def _cpu_jit(function, optimisation, options):
 
     @cache
     def quick() -> Callable[..., Any]:
-        settings: Any = {"compiler_options": _less_work(optimisation), **options}
+        settings: Any = {"compiler_options": less_work(optimisation), **options}
         return eqx.filter_jit(function, **settings)
 
     def call(*args: Any, **kwargs: Any) -> Any:

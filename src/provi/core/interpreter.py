@@ -4,7 +4,8 @@ XLA takes 0.2 to 1 s for a program that a small fit runs ten times in 20 ms. So 
 takes milliseconds, and its equations are carried out by NumPy (`host_program`): one implementation, two engines,
 equal to rounding. The choice is by the program's estimated work, which depends on shapes alone: the same call has the
 same bits on every run. Large programs are compiled; beside an accelerator, which takes longer to compile for and
-carries out faster, a program counts as large much sooner.
+carries out faster, a program counts as large much sooner. `weighed_jit` compiles with as much optimisation as a
+program's work pays for.
 """
 
 import functools
@@ -20,7 +21,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend import core as jax_core
 
-from provi.core.compilation import program_jit, quick_jit
+from provi.core.compilation import less_work, program_jit, quick_jit
 from provi.core.host_primitives import PRIMITIVES, SLOW, VIEWS
 from provi.core.host_program import Program, closed_program, host_array, interpreted
 
@@ -28,9 +29,17 @@ SMALL_WORK, SMALL_BESIDE_ACCELERATOR = 1.5e8, 2e7
 """Nanoseconds, estimated, up to which a call is interpreted."""
 
 _MOST_NUMBERS, _MOST_TO_FETCH = 2**22, 2**18
-_OVERHEAD, _TRIPS = 2e3, 20
+_OVERHEAD, _COMPILED_OVERHEAD, _TRIPS = 2e3, 20.0, 20
 _LARGEST_FOR_ONE = 500
 """The order of matrices up to which one thread is enough."""
+
+_LITTLE, _SOME = 1.5e8, 3e9
+"""Nanoseconds, estimated, over all calls of a program, up to which it gets the least optimisation, and up to which it
+gets some. A black box of 10 parameters and 40 data, its six programs: 12 s of processor time to compile with all of it
+and 0.7 s to run; with some 5 and 0.95; with the least 3 and 2.4."""
+
+_MOST_PROGRAMS = 64
+"""That one function keeps; they hold what the user's functions have captured, and memory maps."""
 
 _switch = {"on": True}
 
@@ -46,8 +55,50 @@ def instant_jit(
     - `trips`: how often a `while` goes round, for the estimate of the work.
     - `on_host`: interpreted results stay NumPy's, for a caller who would bring them there anyway.
     """
+
+    def engine(traced: Any, results: Any) -> Any:
+        closed = traced.jaxpr
+        small = SMALL_WORK if jax.default_backend() == "cpu" else SMALL_BESIDE_ACCELERATOR
+        if closed.effects or work(closed.jaxpr, trips) > small:
+            return None
+        return _Interpreted(interpreted(closed), [_is_key(atom) for atom in closed.jaxpr.outvars], *results, on_host)
+
+    return _by_engine(function, compiler, engine)
+
+
+def weighed_jit(function: Callable, *, trips: int = _TRIPS, calls: int = 1) -> Callable[..., Any]:
+    """A function that is interpreted, or compiled with the optimisation that its work pays for, by its shapes alone.
+
+    For what is small of one user and large of the next: densities that somebody wrote. It is traced once.
+
+    **Arguments:** `trips`: as for `instant_jit`. `calls`: how often a fit calls it, roughly.
+    """
+
+    def engine(traced: Any, results: Any) -> Any:
+        closed = traced.jaxpr
+        if closed.effects:
+            return None
+        if calls * work(closed.jaxpr, trips) <= SMALL_WORK:
+            return _Interpreted(interpreted(closed), [_is_key(atom) for atom in closed.jaxpr.outvars], *results, False)
+        expected = calls * work(closed.jaxpr, trips, compiled=True)
+        if expected > _SOME:
+            return None
+        return _Compiled(traced.lower().compile(compiler_options=less_work(int(expected > _LITTLE))), *results)
+
+    compiled, weighed = program_jit(function), _by_engine(function, program_jit, engine)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # Beside an accelerator what the user's function has captured lies there.
+        return (weighed if _on_first_processor((args, kwargs)) else compiled)(*args, **kwargs)
+
+    return call
+
+
+def _by_engine(function: Callable, compiler: Callable, engine: Callable) -> Callable[..., Any]:
+    """`function`, traced once for each kind of arguments, by what `engine` makes of it; compiled where that is None."""
     compiled = compiler(function)
-    programs: dict[Any, _Traced | None] = {}
+    programs: dict[Any, Any] = {}
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -65,9 +116,13 @@ def instant_jit(
         except TypeError:  # a leaf that cannot be hashed: equinox says so better
             return compiled(*args, **kwargs)
         if not known:
-            programs[key] = _traced(function, structure, places, rest, arrays, trips)
-        traced = programs[key]
-        return compiled(*args, **kwargs) if traced is None else traced(arrays, on_host)
+            made = engine(*_traced(function, structure, places, rest, arrays))
+            while len(programs) >= _MOST_PROGRAMS:
+                programs.pop(next(iter(programs)), None)
+            programs[key] = made
+        else:
+            made = programs[key]
+        return compiled(*args, **kwargs) if made is None else made(arrays)
 
     return call
 
@@ -87,20 +142,30 @@ def instant_quick_jit(function: Callable) -> Callable[..., Any]:
     return instant_jit(function, quick_jit)
 
 
-class _Traced:
+class _Interpreted:
     """A program of host arrays, and the pytree that its results make."""
 
-    def __init__(self, program: Program, keys: Sequence[bool], structure: Any, static: Any) -> None:
-        self.program, self.keys, self.structure, self.static = program, keys, structure, static
+    def __init__(self, program: Program, keys: Sequence[bool], structure: Any, static: Any, on_host: bool) -> None:
+        self.program, self.keys, self.structure, self.static, self.on_host = program, keys, structure, static, on_host
 
-    def __call__(self, arrays: Sequence[Any], on_host: bool) -> Any:
+    def __call__(self, arrays: Sequence[Any]) -> Any:
         with np.errstate(all="ignore"), _limit:  # as XLA, which has no warnings
             found = self.program(*map(host_array, arrays))
-        if on_host:
+        if self.on_host:
             return eqx.combine(jax.tree.unflatten(self.structure, found), self.static)
         found = jax.device_put(found)
         found = [jax.random.wrap_key_data(x) if is_key else x for x, is_key in zip(found, self.keys, strict=True)]
         return eqx.combine(jax.tree.unflatten(self.structure, found), self.static)
+
+
+class _Compiled:
+    """A program of XLA's, and the pytree that its results make."""
+
+    def __init__(self, program: Any, structure: Any, static: Any) -> None:
+        self.program, self.structure, self.static = program, structure, static
+
+    def __call__(self, arrays: Sequence[Any]) -> Any:
+        return eqx.combine(jax.tree.unflatten(self.structure, self.program(*arrays)), self.static)
 
 
 def one_blas_thread(dim: int, terms: int = 1) -> AbstractContextManager[Any]:
@@ -162,10 +227,19 @@ def _on_host(arrays: Sequence[Any]) -> bool:
     return True
 
 
+def _on_first_processor(values: Any) -> bool:
+    """Whether all arrays lie where a program that is compiled ahead of its call expects them."""
+    if jax.default_backend() != "cpu":
+        return False
+    first = {jax.local_devices()[0]}
+    arrays = (x for x in jax.tree.leaves(values) if isinstance(x, jax.Array) and not isinstance(x, Tracer))
+    return all(x.sharding.device_set == first for x in arrays)
+
+
 def _traced(
-    function: Callable, structure: Any, places: list[int], rest: tuple, arrays: Sequence[Any], trips: int
-) -> Any:
-    """The interpreted program; None where it is too much work, or has effects."""
+    function: Callable, structure: Any, places: list[int], rest: tuple, arrays: Sequence[Any]
+) -> tuple[Any, list[Any]]:
+    """The traced program of these arrays alone; the pytree of its results, and what of that is no array."""
     kept: list[Any] = []
 
     def flat(*given: Any) -> list[Any]:
@@ -177,25 +251,23 @@ def _traced(
         kept[:] = [shape, static]
         return found
 
-    closed = jax.make_jaxpr(flat)(*(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays))
-    small = SMALL_WORK if jax.default_backend() == "cpu" else SMALL_BESIDE_ACCELERATOR
-    if closed.effects or work(closed.jaxpr, trips) > small:
-        return None
-    return _Traced(interpreted(closed), [_is_key(atom) for atom in closed.jaxpr.outvars], *kept)
+    flat.__name__ = flat.__qualname__ = getattr(function, "__name__", "program")
+    return jax.jit(flat).trace(*(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in arrays)), kept
 
 
 def _is_key(atom: Any) -> bool:
     return jax.numpy.issubdtype(atom.aval.dtype, jax.dtypes.prng_key)
 
 
-def work(jaxpr: Any, trips: int = _TRIPS) -> float:
-    """Nanoseconds that NumPy takes for a program, roughly, from its shapes alone."""
-    return sum((_work(equation, trips) for equation in jaxpr.eqns), 0.0)
+def work(jaxpr: Any, trips: int = _TRIPS, compiled: bool = False) -> float:
+    """Nanoseconds that NumPy takes for a program, or `compiled` XLA, roughly, from its shapes alone."""
+    return sum((_work(equation, trips, compiled) for equation in jaxpr.eqns), 0.0)
 
 
-def _work(equation: Any, trips: int) -> float:
+def _work(equation: Any, trips: int, compiled: bool) -> float:
     name, params = equation.primitive.name, equation.params
-    inner = [work(closed.jaxpr, trips) for closed in _inner(params)]
+    overhead = _COMPILED_OVERHEAD if compiled else _OVERHEAD
+    inner = [work(closed.jaxpr, trips, compiled) for closed in _inner(params)]
     if name == "scan":
         return params["length"] * inner[0]
     if inner:
@@ -203,16 +275,17 @@ def _work(equation: Any, trips: int) -> float:
     size = sum(math.prod(out.aval.shape) for out in equation.outvars)
     if name == "dot_general":
         ((contracted, _), _), shape = params["dimension_numbers"], equation.invars[0].aval.shape
-        return _OVERHEAD + 0.1 * size * math.prod(shape[k] for k in contracted)
+        return overhead + 0.1 * size * math.prod(shape[k] for k in contracted)
     if name in ("cholesky", "triangular_solve", "eigh"):
         order = equation.invars[0].aval.shape[-1]
-        return _OVERHEAD + (3.0 if name == "eigh" else 0.1) * order * max(size, order)
+        return overhead + (3.0 if name == "eigh" else 0.1) * order * max(size, order)
     if name in VIEWS:
-        return 0.3 * _OVERHEAD
-    if name not in PRIMITIVES:  # a compilation of its own, which knows of keys no more than that they are words
+        return 0.3 * overhead
+    # A compilation of its own, which knows of keys no more than that they are words.
+    if name not in PRIMITIVES and not compiled:
         return math.inf if "callback" in name or any(map(_is_key, equation.invars)) else 30e6
     read = max((math.prod(atom.aval.shape) for atom in equation.invars), default=0)
-    return _OVERHEAD + (10.0 if name in SLOW else 1.0) * max(size, read)
+    return overhead + (10.0 if name in SLOW else 1.0) * max(size, read)
 
 
 def _inner(params: dict[str, Any]) -> list[Any]:

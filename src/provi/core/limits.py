@@ -55,6 +55,9 @@ class Clock:
 
 NO_LIMIT = Clock()
 
+STREAM_MEMORY = 2**29
+"""Bytes of data that are read in blocks, held at once unless told otherwise: half for blocks, half for a sample."""
+
 
 def check_memory(what: str, needed: float | int, remedy: str) -> None:
     """Refuse what would take more memory of the host than is there: `needed` bytes for `what`."""

@@ -50,7 +50,8 @@ class TableFiles:
     def words(self) -> str:
         """For people."""
         more = f" and {len(self.files) - 1} more files" if len(self.files) > 1 else ""
-        return f"{self.files[0]}{more}"
+        first, *_ = self.files
+        return f"{first}{more}"
 
     def stamps(self) -> tuple[tuple[int, int], ...]:
         """Size and time of change of every file: others mean that a file was written again."""

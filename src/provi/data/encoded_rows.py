@@ -14,9 +14,6 @@ import numpy as np
 from provi.data.blocks import Chunk, StreamError, column_of, numbers, read_ahead
 from provi.data.encoding import EncodedColumn, TableEncoding
 
-DEFAULT_MEMORY = 2**29
-"""Bytes of the data that are in memory at once unless told otherwise: half for blocks, half for a sample of rows."""
-
 BLOCKS_HELD = 4
 """One that is computed with, one that waits, one that is filled, and what was decoded to fill it."""
 
@@ -32,8 +29,8 @@ class EncodedRows:
     - `features`: how each column of the source enters, and `codes`: for a category the raw values (an Arrow array) and
       the level of each. - `positive`: of a response of labels, the same; else None. - `responses`: some values that say
       all that a likelihood asks of all of them: the distinct ones, or the extreme ones.
-    - `centres`, `spreads`: mean and standard deviation of each feature, the intercept left out.
-    - `memory`: bytes, as in `DEFAULT_MEMORY`; `ahead`: whether a thread reads the next block.
+    - `response_mean`: their mean. - `centres`, `spreads`: mean and standard deviation of each feature.
+    - `memory`: bytes, as in `core.limits.STREAM_MEMORY`; `ahead`: whether a thread reads the next block.
     """
 
     source: Any
@@ -45,6 +42,7 @@ class EncodedRows:
     num_rows: int
     dtype: Any
     responses: np.ndarray
+    response_mean: float
     centres: np.ndarray
     spreads: np.ndarray
     memory: int
@@ -219,7 +217,7 @@ class _Buffer:
     def mark(self, before: int) -> int:
         """A check sum that a pass over other rows would not have: of the responses, and of a column of every tile."""
         for design, response in zip(self.design, self.response, strict=True):
-            before = zlib.crc32(response, zlib.crc32(design[before % len(design)], before))
+            before = zlib.crc32(response.data, zlib.crc32(design[before % len(design)].data, before))
         return before
 
     def pad(self) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from provi.core.limits import STREAM_MEMORY
 from provi.data.blocks import Chunk, StreamError, column_of, is_number, numbers
-from provi.data.encoded_rows import DEFAULT_MEMORY, EncodedRows
+from provi.data.encoded_rows import EncodedRows
 from provi.data.encoding import EncodedColumn
 from provi.data.tables import MISSING, printable
 
@@ -18,25 +19,24 @@ class Codes:
     """The levels of a category, sorted, and which of them each raw value is: learnt in the first pass."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.seen, self.kind = name, {}, None
+        self.name, self.seen, self.counts = name, {}, {}
         self.levels: tuple[str, ...] = ()
 
     def learn(self, raw: Any, chunk: Chunk) -> None:
         """From some more rows."""
-        for value in _unique(raw):
+        for value, count in _counted(raw):
             text = _as_text(value)
             if text is None:
                 row = int(np.argmax([_as_text(entry) is None for entry in _as_list(raw)]))
                 raise StreamError(
                     f"{chunk.at(row)}: column {self.name!r} has no entry. Leave such rows or the column out."
                 )
-            self.seen[value] = text
+            self.seen[value], self.counts[text] = text, self.counts.get(text, 0) + count
         if len(self.seen) > _MOST_LEVELS:
             raise StreamError(
                 f"{chunk.place}: column {self.name!r} has more than {_MOST_LEVELS} levels (such as "
                 f"{next(iter(self.seen.values()))!r}): leave it out with columns=, or make numbers of it."
             )
-        self.kind = raw.dtype if isinstance(raw, np.ndarray) else raw.type
 
     def settle(self) -> None:
         """Order the levels: as numbers where they are, else as texts."""
@@ -60,14 +60,20 @@ class Codes:
         from pyarrow import compute
 
         plain = raw.dictionary_decode() if pyarrow.types.is_dictionary(raw.type) else raw
-        found = compute.index_in(plain, pyarrow.array(self._raw, plain.type))
+        options = compute.SetLookupOptions(pyarrow.array(self._raw, plain.type))
+        found = compute.call_function("index_in", [plain], options)
         if found.null_count:
             raise StreamError(f"column {self.name!r} has a level that the first pass did not have.")
         return self._place[found.to_numpy(zero_copy_only=False)]
 
 
-def _unique(raw: Any) -> list[Any]:
-    return np.unique(raw).tolist() if isinstance(raw, np.ndarray) else raw.unique().to_pylist()
+def _counted(raw: Any) -> list[tuple[Any, int]]:
+    """The distinct values, and how often there is each."""
+    if isinstance(raw, np.ndarray):
+        values, counts = np.unique(raw, return_counts=True)
+        return list(zip(values.tolist(), counts.tolist(), strict=True))
+    found = raw.value_counts()
+    return list(zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True))
 
 
 def _as_list(raw: Any) -> list[Any]:
@@ -115,11 +121,13 @@ class Responses:
     """What a likelihood may ask of all responses: the distinct ones where they are few, else the extreme ones."""
 
     def __init__(self) -> None:
+        self.total, self.count = 0.0, 0
         self.distinct: set[float] | None = set()
         self.extremes: set[float] = set()
 
     def learn(self, values: np.ndarray) -> None:
         """From some more rows."""
+        self.total, self.count = self.total + float(values.sum()), self.count + len(values)
         found = np.unique(values) if self.distinct is not None else values
         if self.distinct is not None:
             self.distinct |= set(found[: _MOST_DISTINCT + 1].tolist())
@@ -146,7 +154,7 @@ def survey(
     classes: bool = False,
     positive: str | None = None,
     dtype: Any = None,
-    memory: int = DEFAULT_MEMORY,
+    memory: int = STREAM_MEMORY,
     ahead: bool = True,
     drop_constant: bool = False,
 ) -> EncodedRows:
@@ -164,7 +172,7 @@ def survey(
         raise ValueError(f"categorical: there is no column {absent[0]!r} among those used.")
     about: list[Any] = []
     response: Any = None
-    rows, mark_of, kinds = 0, Responses(), set()
+    rows, seen, kinds = 0, Responses(), set()
     for chunk in source.chunks(max(256, _NUMBERS // len(source.names))):
         if not about:
             about = [_about(source, chunk, k, name, categorical) for k, name in enumerate(source.names)]
@@ -182,7 +190,7 @@ def survey(
         if response is not None:
             response.learn(chunk.response, chunk)
         else:
-            _check_response(chunk, source.target, mark_of, check)
+            _check_response(chunk, source.target, seen, check)
         rows += len(chunk)
     if rows == 0:
         raise ValueError(f"{source.words} has no rows.")
@@ -196,9 +204,15 @@ def survey(
     for name, learnt in zip(source.names, about, strict=True):
         features.append(_encoded(name, learnt, standardise, source.words))
         codes.append(learnt if isinstance(learnt, Codes) else None)
-        centres.append(getattr(learnt, "mean", np.nan))
-        spreads.append(getattr(learnt, "deviation", np.nan))
+        if isinstance(learnt, Codes):
+            shares = np.array([learnt.counts[level] / rows for level in learnt.levels[1:]])
+            centres += shares.tolist()
+            spreads += np.sqrt(shares * (1 - shares)).tolist()
+        else:
+            centres.append((learnt.mean - features[-1].centre) / features[-1].scale)
+            spreads.append(learnt.deviation / features[-1].scale)
     labels = None if response is None else _labels(response, positive)
+    ones = 0.0 if labels is None or response is None else response.counts[labels[1]]
     wide = dtype is None and any(kind.itemsize > 4 or kind.kind != "f" for kind in kinds)
     return EncodedRows(
         source=source,
@@ -209,7 +223,8 @@ def survey(
         intercept=intercept,
         num_rows=rows,
         dtype=np.dtype(np.float64 if wide else np.float32 if dtype is None else dtype),
-        responses=np.array([0.0, 1.0]) if labels is not None else mark_of.values(),
+        responses=np.array([0.0, 1.0]) if labels is not None else seen.values(),
+        response_mean=(seen.total if labels is None else ones) / rows,
         centres=np.array(centres),
         spreads=np.array(spreads),
         memory=memory,
@@ -263,7 +278,7 @@ def _encoded(name: str, learnt: Any, standardise: bool, words: str) -> EncodedCo
     if isinstance(learnt, Codes):
         learnt.settle()
         if len(learnt.levels) < 2:
-            raise ValueError(f"{words}: column {name!r} has one level only, {learnt.levels[0]!r}: leave it out.")
+            raise ValueError(f"{words}: column {name!r} has one level only, {''.join(learnt.levels)!r}: leave it out.")
         return EncodedColumn(name, learnt.levels)
     if not standardise:
         return EncodedColumn(name)

@@ -28,7 +28,7 @@ Columns: TypeAlias = dict[str, Column]
 MISSING = frozenset({"", ".", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "?"})
 """What stands for a missing entry in a text file. Not "None" and "-", which may be levels of a category."""
 
-_CELL, _ROW = 70, 160
+BYTES_OF_ENTRY, _ROW = 70, 160
 """Bytes of an entry as a Python text in its row, and of a row besides: measured, rounded up."""
 
 _LONGEST_LINE, _MOST_BLANK = 2**26, 10_000
@@ -142,7 +142,7 @@ def _read_text(file: Path, decimal_comma: bool, share: Share) -> tuple[list[str]
                         continue
                     numbered.append((reader.line_num, row))
                     cells += len(row)
-                    if _CELL * cells + _ROW * len(numbered) > most:
+                    if BYTES_OF_ENTRY * cells + _ROW * len(numbered) > most:
                         raise ValueError(
                             f"{file} takes more memory than half of what is free ({most / 2**30:.1f} GiB), of which "
                             f"{len(numbered)} rows were read: {_SPLIT}."
@@ -296,7 +296,7 @@ def _read_parquet(file: Path, share: Share) -> tuple[list[str], list[Column]]:
             found = opened.metadata
             size = sum(found.row_group(k).total_byte_size for k in range(found.num_row_groups))
             # Few bytes may stand for many rows: texts become Python's, numbers float64.
-            needed = size + _CELL * found.num_rows * found.num_columns
+            needed = size + BYTES_OF_ENTRY * found.num_rows * found.num_columns
             check_memory(f"{file}, of {found.num_rows} rows,", needed, _SPLIT)
             groups = [found.row_group(k).num_rows for k in range(found.num_row_groups)]
             own = list(range(share.index, len(groups), share.count))

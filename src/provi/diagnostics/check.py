@@ -237,6 +237,8 @@ def _row(statistic: Statistic, p_value: float) -> CheckRow:
 
 def _observed(target: Any) -> np.ndarray:
     data = target.observed_data
+    if getattr(target, "stream", None) is not None:
+        raise ValueError("check: the rows are read in blocks, and it needs all of them. Take a sample in memory.")
     if not data:
         raise ValueError(f"check: {type(target).__name__} does not know its data. Take a model with a likelihood.")
     values = np.concatenate([np.ravel(np.asarray(part, np.float64)) for _, part in sorted(data.items())])

@@ -43,6 +43,7 @@ class ImportanceDiagnostics:
     - `half_variance_log_weights`: Var(log w)/2. - `fisher_sixth`: E|s|^2/6, None in dual form or of another base.
     - `total_variation`: E|w/Ew - 1|/2, the largest error of any probability; it needs no more of w than a mean.
     - `effective_sample_size`: (sum w)^2 / sum w^2. - `pareto_k`: the tail index of w.
+    - `missed`: the share of the evidence at modes that q does not reach, where a search has found some.
     - `advice`: what these mean for the user of q, in words; `notes`: where single estimates are not to be trusted.
     """
 
@@ -62,16 +63,18 @@ class ImportanceDiagnostics:
     pareto_k: float
     advice: str
     notes: tuple[str, ...]
+    missed: float = 0.0
 
     @property
     def adequate(self) -> bool:
-        """Whether q may be used as it is: by the draws, no probability is off by more than 0.1."""
-        return self.total_variation <= SMALL_ERROR
+        """Whether q may be used as it is: by the draws and the modes known, no probability is off by more than 0.1."""
+        return max(self.total_variation, self.missed) <= SMALL_ERROR
 
     @property
     def misses_posterior(self) -> bool:
         """Whether q misses part of the posterior, so that not even the weights of its draws can mend it."""
-        return not self.adequate and self.pareto_k >= usable_k(self.num_draws)
+        heavy = self.total_variation > SMALL_ERROR and self.pareto_k >= usable_k(self.num_draws)
+        return heavy or self.missed > SMALL_ERROR
 
     def table(self) -> Table:
         """The estimates as a rich table."""
@@ -85,6 +88,7 @@ class ImportanceDiagnostics:
             ("KL(q||p): log evidence - ELBO", self.kl_estimate, self.kl_standard_error),
             ("KL near 0: Var(log w)/2", self.half_variance_log_weights, self.half_variance_standard_error),
             ("KL at a stationary q: E|s|^2/6", self.fisher_sixth, self.fisher_sixth_standard_error),
+            *([("evidence at modes out of reach", self.missed, None)] if self.missed else []),
             ("largest error of a probability: E|w/Ew - 1|/2", self.total_variation, None),
             (f"effective sample size of {self.num_draws}", self.effective_sample_size, None),
             ("Pareto k-hat", self.pareto_k, None),
@@ -149,7 +153,7 @@ def importance_diagnostics(
         )
     if not np.isfinite(log_weights).any():
         raise ValueError("target has density zero at every draw of q. Move point to where the density is positive.")
-    return _summarise(log_weights, residuals, family)
+    return _summarise(log_weights, residuals, family, bool(target.constants.log_concave.known))
 
 
 @instant_jit
@@ -182,7 +186,9 @@ def _weights(
     return -jax.vmap(target.potential)(z) - log_q
 
 
-def _summarise(log_weights: np.ndarray, residuals: np.ndarray | None, family: AbstractFamily) -> ImportanceDiagnostics:
+def _summarise(
+    log_weights: np.ndarray, residuals: np.ndarray | None, family: AbstractFamily, searched: bool
+) -> ImportanceDiagnostics:
     largest = float(log_weights.max())
     log_evidence = largest + math.log(float(np.exp(log_weights - largest).mean()))
     # The deviations of w / mean(w) from 1 are those of log mean(w), by the delta method.
@@ -212,7 +218,7 @@ def _summarise(log_weights: np.ndarray, residuals: np.ndarray | None, family: Ab
         total_variation=total_variation,
         effective_sample_size=effective,
         pareto_k=tail,
-        advice=tail_advice(tail, len(log_weights), total_variation),
+        advice=tail_advice(tail, len(log_weights), total_variation, searched=searched),
         notes=tuple(notes),
     )
 

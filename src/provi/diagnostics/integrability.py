@@ -9,6 +9,7 @@ single lines may be special. None is no proof: only the axes of q and of the par
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ import numpy as np
 
 from provi.certificates.monte_carlo.whitened_frame import scale_factor
 from provi.core.arguments import double_precision
-from provi.core.compilation import program_jit
+from provi.core.interpreter import weighed_jit
 from provi.families.base import AbstractFamily, moment_of
 from provi.targets.base import AbstractTarget
 
@@ -158,6 +159,6 @@ def _potentials(target: AbstractTarget, points: np.ndarray) -> np.ndarray:
     return np.concatenate(parts)[: len(points)]
 
 
-@program_jit
+@partial(weighed_jit, calls=10)
 def _chunk(target: AbstractTarget, points: Any) -> Any:
     return jax.vmap(target.potential)(points)

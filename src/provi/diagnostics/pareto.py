@@ -1,6 +1,7 @@
 """The tail of importance weights: Pareto k-hat, and what it means in words."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import logsumexp
@@ -124,37 +125,52 @@ def usable_k(num_draws: int) -> float:
     return min(USABLE_K, 1 - 1 / math.log10(num_draws))
 
 
-def tail_advice(tail: float, num_draws: int, total_variation: float = 1.0) -> str:
+def tail_advice(
+    tail: float,
+    num_draws: int,
+    total_variation: float = 1.0,
+    *,
+    searched: bool = False,
+    missed: float = 0.0,
+    hints: Sequence[str] = (),
+) -> str:
     """What k-hat of `num_draws` weights, and the total variation by the same draws, say of q, and what to do next.
 
     k-hat is about the tail of the weights, however thin: a Poisson regression with many data has a k-hat of 0.9 and a
     posterior that no probability tells from q by more than 0.02. So both are needed.
+
+    **Arguments:**
+
+    - `searched`: whether something was tried that could have shown that q does not cover the posterior: its draws do
+      not see what is far from them. The target is log-concave, or modes were searched for.
+    - `missed`: the share of the evidence at modes that q does not reach. - `hints`: what to do, each a call in words.
     """
     usable = usable_k(num_draws)
+    following = f" Next: {'; or '.join(hints)}." if hints else ""
+    if missed > SMALL_ERROR / 10:
+        lost = f"about {missed:.2g} of the evidence is at modes that q does not reach (fit.modes; an estimate)"
+        if missed <= SMALL_ERROR:
+            return f"k-hat {tail:.2f} where q is; {lost}, and no draw of q sees it.{following}"
+        return f"q covers one mode, with k-hat {tail:.2f} there, and misses others: {lost}.{following}"
     if math.isnan(tail):
         return "Pareto k-hat could not be fitted: too many of the largest weights are equal. Take more draws."
     error = f"by these draws, no posterior probability is off by more than {total_variation:.2g}"
+    covers = "q covers the posterior" if searched else "Other modes were not looked for"
     if tail < min(GOOD_K, usable):
         if total_variation <= SMALL_ERROR:
-            return f"k-hat {tail:.2f}: good. q covers the posterior; {error}."
+            return f"k-hat {tail:.2f}: good. {covers}; {error}."
         return (
-            f"k-hat {tail:.2f}: q covers the posterior, but is not close to it: probabilities may be off by "
-            f"{total_variation:.2g}. Correct them and means by the importance weights, or take a richer family."
+            f"k-hat {tail:.2f}: {covers}, but q is not close to the posterior: probabilities may be off by "
+            f"{total_variation:.2g}.{following}"
         )
     if total_variation <= SMALL_ERROR:
         return (
             f"k-hat {tail:.2f}: rare draws have large weights, so do not reweight; but what q misses is thin: {error}."
         )
     if tail < usable:
-        return (
-            f"k-hat {tail:.2f}: usable. Probabilities under q may be off by {total_variation:.2g}: correct means and "
-            f"probabilities by the importance weights (fit.loo() does), and take several times as many draws, as the "
-            f"weights may have no variance."
-        )
+        return f"k-hat {tail:.2f}: usable. Probabilities under q may be off by {total_variation:.2g}.{following}"
     return (
         f"k-hat {tail:.2f}, above {usable:.2f}: q misses part of the posterior; its means and standard deviations, "
         f"log_evidence and kl_estimate cannot be trusted. The certified gap is to the best member of the family, not "
-        f"to the posterior. Next: reparameterise the model (hierarchical ones non-centred, scales by their "
-        f"logarithm); take a richer family (scale='triangular' instead of 'diagonal', base=StudentT(5)); or run NUTS, "
-        f"started from draws of this fit."
+        f"to the posterior.{following}"
     )

@@ -9,6 +9,11 @@ from provi.families.dual_gaussian import dual_gaussian as dual_gaussian
 from provi.families.location_scale import Gaussian as Gaussian
 from provi.families.location_scale import LocationScale as LocationScale
 from provi.families.location_scale import Point as Point
+from provi.families.mixture import GaussianMixture as GaussianMixture
+from provi.families.pushed import Flow as Flow
+from provi.families.pushed import Pushed as Pushed
+from provi.families.pushed import Skewed as Skewed
+from provi.families.richer import Student as Student
 from provi.families.scales import AbstractScale as AbstractScale
 from provi.families.scales import Diagonal as Diagonal
 from provi.families.scales import LowRank as LowRank

@@ -30,6 +30,12 @@ class AbstractFamily(eqx.Module):
     is_traceable: ClassVar[bool] = True
     """Whether moments and draws are programs of JAX; those of a mixture on nodes are put together on the host."""
 
+    exact_moments: ClassVar[bool] = True
+    """Whether mean, covariance and quantiles are exact, and not from draws of a fixed seed."""
+
+    bounds_gap: ClassVar[bool] = True
+    """Whether the distance to the best member can be bounded: the objective is convex in the parameters."""
+
     @abstractmethod
     def check_point(self, point: Any) -> None:
         """`ValueError` unless `point` belongs to the family."""

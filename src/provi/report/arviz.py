@@ -30,24 +30,57 @@ def to_arviz(fit: Any, num_draws: int = 1000, seed: int = 0, *, predictive: bool
     target, posterior = fit.target, fit.posterior
     if target is None:
         raise ValueError("to_arviz needs the target: provi.load(path, target=target).")
-    make = _maker()
     z = posterior.sample(check_count("num_draws", num_draws), check_count("seed", seed, minimum=0))
     log_p, log_q = log_densities(target, posterior.family, posterior.point, z)
+    statistics = {"lp": log_p, "log_p": log_p, "log_q": log_q}
+    return from_draws(target, z[None], statistics, _attributes(fit, log_p - log_q), seed=seed, predictive=predictive)
+
+
+def from_draws(
+    target: Any,
+    z: np.ndarray,
+    statistics: dict[str, np.ndarray],
+    attributes: dict[str, Any],
+    *,
+    seed: int,
+    predictive: bool,
+) -> Any:
+    """Draws (chains, draws, dim) of the free coordinates as ArviZ's container, in the model's own space.
+
+    **Arguments:**
+
+    - `statistics`: for `sample_stats`, by name, one number a draw, chains after each other.
+    - `attributes`: texts and numbers. - `seed`: of replicated data, drawn if `predictive`.
+    """
+    make, chains, rows = _maker(), z.shape[0], z.reshape(-1, z.shape[-1])
     groups: dict[str, dict[str, Any]] = {
-        "posterior": _variables(target.constrain(z)),
-        "sample_stats": {"lp": log_p, "log_p": log_p, "log_q": log_q},
-        "log_likelihood": _variables(target.log_likelihood(z)),
-        "posterior_predictive": _variables(target.predict(z, seed)) if predictive else {},
+        "posterior": _variables(target.constrain(rows)),
+        "sample_stats": statistics,
+        "log_likelihood": _variables(target.log_likelihood(rows)),
+        "posterior_predictive": _variables(target.predict(rows, seed)) if predictive else {},
     }
     groups = {
-        group: {name: value[None] for name, value in values.items()} for group, values in groups.items() if values
+        group: {name: _by_chain(value, chains, z.shape[1]) for name, value in values.items()}
+        for group, values in groups.items()
+        if values
     }
     if target.observed_data:
         groups["observed_data"] = target.observed_data
     labels = target.axis_labels
     dims = {variable: list(axes) for variable, axes in labels.items()}
     coords = {axis: list(names) for axes in labels.values() for axis, names in axes.items()}
-    return make(groups, dims, coords, _attributes(fit, log_p - log_q))
+    return make(groups, dims, coords, attributes)
+
+
+def _by_chain(values: Any, chains: int, draws: int) -> np.ndarray:
+    """Rows, chains after each other, with the chains in front."""
+    array = np.asarray(values)
+    return array.reshape(chains, draws, *array.shape[1:])
+
+
+def library() -> dict[str, Any]:
+    """The attributes that every file of ours has."""
+    return {"inference_library": "provi", "inference_library_version": metadata.version("provi")}
 
 
 def container(groups: Any, dims: Any, coords: Any, fit: Any) -> Any:
@@ -64,9 +97,7 @@ def _variables(values: Any) -> dict[str, np.ndarray]:
 def _attributes(fit: Any, log_weights: np.ndarray) -> dict[str, Any]:
     """Texts and numbers only, so that they can be written to files."""
     certificate = fit.certificate
-    found = {
-        "inference_library": "provi",
-        "inference_library_version": metadata.version("provi"),
+    found = library() | {
         "outcome": fit.outcome.value,
         "elbo": fit.elbo.value,
         "certificate_status": certificate.status,

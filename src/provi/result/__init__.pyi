@@ -1,7 +1,9 @@
+from provi.result.corrected import CorrectedPosterior as CorrectedPosterior
 from provi.result.description import ModelDescription as ModelDescription
 from provi.result.evidence import Comparison as Comparison
 from provi.result.evidence import EvidenceBracket as EvidenceBracket
 from provi.result.evidence import compare as compare
+from provi.result.exact import ExactDraws as ExactDraws
 from provi.result.fit import Estimate as Estimate
 from provi.result.fit import Fit as Fit
 from provi.result.posterior import Posterior as Posterior

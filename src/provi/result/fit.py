@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from provi.algorithms.natural.modes import Modes, not_searched
 from provi.certificates.bounds import at_most
 from provi.certificates.certificate import Certificate, evidence_bracket
 from provi.certificates.distance.bound import Deferred, EvidenceBracket
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from provi.data.encoding import TableEncoding
     from provi.diagnostics.check import ModelCheck
+    from provi.result.exact import ExactDraws
     from provi.result.prediction import Prediction
 
 _AT_ONCE, _ROWS = 1000, 20
@@ -111,6 +113,16 @@ class Fit:
         return write_report(self, path, title=title, reference=reference, num_draws=num_draws, check=check)
 
     @property
+    def modes(self) -> Modes:
+        """The modes of the target that were found, with how much of the evidence each holds, by estimates.
+
+        Where the target is log-concave, or the method has a start of its own, none are searched for: no `found`, and
+        a `reason`. `provi.fit(..., starts=, seed=)` changes the search.
+        """
+        found = self.posterior.modes
+        return not_searched("the method of this fit makes no search") if found is None else found
+
+    @property
     def evidence(self) -> EvidenceBracket:
         """The bracket of the log evidence: [ELBO, ELBO + bound on KL(q || posterior)].
 
@@ -159,6 +171,34 @@ class Fit:
         Computed once for each `num_draws` and `seed`. Costs `num_draws` gradients of the log density.
         """
         return self.posterior.diagnose(num_draws, seed)
+
+    def sample_exact(
+        self,
+        num_draws: int = 1000,
+        chains: int = 4,
+        seed: int = 0,
+        *,
+        num_warmup: int = 500,
+        target_accept: float = 0.9,
+    ) -> "ExactDraws":
+        """Draws of the posterior itself, by NUTS in the coordinates in which q is round, started by draws of q.
+
+        For when `diagnose()` says that q misses part of the posterior, or to see how far it is. Needs NumPyro, the
+        extra `provi[numpyro]`, whatever the target is written in.
+
+        **Arguments:**
+
+        - `num_draws`: of each chain, after `num_warmup` that only tune the sampler. - `chains`: side by side.
+        - `target_accept`: nearer to 1 for smaller steps, where there are divergent transitions.
+
+        **Returns:** an `ExactDraws`: draws, moments, summary, ArviZ and predictions as of q, with effective sample
+        sizes, R-hat, and how far q is: `shift` and `ratio`.
+        """
+        from provi.result.exact import sample_exact
+
+        self._known_target("sample_exact")
+        options: Any = {"num_warmup": num_warmup, "target_accept": target_accept}
+        return sample_exact(self.posterior, num_draws, chains, seed, **options)
 
     def to_arviz(self, num_draws: int = 1000, seed: int = 0, *, predictive: bool = True) -> Any:
         """Draws, densities, data, log-likelihoods and predictions as ArviZ's `InferenceData`, or `DataTree` from 1.0.
@@ -305,6 +345,8 @@ class Fit:
         found = self.posterior.latest_diagnosis
         waits = isinstance(certificate.distance, Deferred) and certificate.distance.slow
         lines += [_ASK] if waits else certificate.lines[1:]
+        if len(self.modes) > 1:
+            lines.append(str(self.modes))
         return "\n".join(lines if found is None else [*lines, found.advice])
 
     def _repr_html_(self) -> str:

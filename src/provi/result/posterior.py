@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
+from provi.algorithms.natural.modes import Modes
 from provi.certificates.distance.bound import Deferred, PosteriorBound
 from provi.core.arguments import as_array, check_count, device_array, double_precision
 from provi.core.limits import check_memory
@@ -14,7 +15,11 @@ from provi.core.randomness import key_of
 from provi.diagnostics.importance import ImportanceDiagnostics, importance_diagnostics
 from provi.families.base import AbstractFamily, draws_of, log_probs_of, moment_of
 from provi.families.bases import marginal_quantile
+from provi.result.advice import with_advice
 from provi.result.summary import Summary, content_note, summarise_model_space, tail_warning
+
+if TYPE_CHECKING:
+    from provi.result.corrected import CorrectedPosterior
 
 _NO_TARGET = (
     "In free coordinates, as the target is not known: provi.load(path, target=target) has the model's own space."
@@ -27,6 +32,7 @@ class Posterior:
 
     `names` are those of the free coordinates z. With a `target`, `draws` and `summary` are in the model's own space.
     `distance`: what is known of how far it is from the posterior, or what computes that; `bound` has its value.
+    `modes`: what a search for modes of the target has found; None where the fit's method makes none.
     """
 
     family: AbstractFamily
@@ -34,7 +40,14 @@ class Posterior:
     names: tuple[str, ...]
     target: Any = dataclasses.field(default=None, compare=False, repr=False)
     distance: PosteriorBound | Deferred | None = dataclasses.field(default=None, compare=False, repr=False)
+    modes: Modes | None = dataclasses.field(default=None, compare=False, repr=False)
     _found: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
+    _made: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
+
+    @property
+    def exact_moments(self) -> bool:
+        """Whether mean, deviations and intervals are exact for q, and not from draws."""
+        return self.family.exact_moments
 
     @property
     @double_precision
@@ -86,12 +99,19 @@ class Posterior:
         return np.asarray(values if array.ndim == 2 else values[0])
 
     def interval(self, probability: float = 0.94) -> np.ndarray:
-        """Central credible intervals of the free coordinates, shape (dim, 2); exact for the family."""
+        """Central credible intervals of the free coordinates, shape (dim, 2); exact for the family, or from draws."""
         if not 0 < probability < 1:
             raise ValueError(f"probability must lie between 0 and 1, not {probability}.")
+        if not self.family.exact_moments:
+            return self._sampled_interval((1 - probability) / 2)
         width = marginal_quantile(self.family.base, self.family.dim, (1 + probability) / 2)
         deviation = self.standard_deviation
         return np.stack([self.mean - width * deviation, self.mean + width * deviation], axis=1)
+
+    @double_precision
+    def _sampled_interval(self, tail: float) -> np.ndarray:
+        family: Any = self.family
+        return np.asarray(family.marginal_quantiles(self.point, (tail, 1 - tail))).T
 
     def summary(
         self,
@@ -143,10 +163,23 @@ class Posterior:
                 "dataclasses.replace(fit, target=target), gives it one."
             )
         if (num_draws, seed) not in self._found:
-            self._found[num_draws, seed] = importance_diagnostics(
-                self.target, self.family, self.point, num_draws=num_draws, seed=seed
-            )
+            found = importance_diagnostics(self.target, self.family, self.point, num_draws=num_draws, seed=seed)
+            self._found[num_draws, seed] = with_advice(self, found)
         return self._found[num_draws, seed]
+
+    def corrected(self, num_draws: int = 40_000, seed: int = 0) -> "CorrectedPosterior":
+        """The posterior by importance: draws of q weighted by p/q, the largest weights smoothed.
+
+        A repair where q covers the posterior and is not close to it (k-hat below 0.7): with the moments, draws,
+        summary, ArviZ and predictions of q itself, and with k-hat and the effective sample size. Warns where k-hat is
+        bad, and a `ValueError` where it is so bad that nothing is corrected. Computed once for each `num_draws` and
+        `seed`, with `num_draws` evaluations of the log density.
+        """
+        from provi.result.corrected import corrected_posterior  # few need it
+
+        if ("corrected", num_draws, seed) not in self._made:
+            self._made["corrected", num_draws, seed] = corrected_posterior(self, num_draws, seed)
+        return self._made["corrected", num_draws, seed]
 
     @property
     def latest_diagnosis(self) -> ImportanceDiagnostics | None:

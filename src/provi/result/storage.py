@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from provi.algorithms.natural.modes import Mode, Modes
 from provi.certificates.certificate import Certificate
 from provi.core.arguments import device_array, double_precision
 from provi.core.files import DamagedFileError, opened_tensors, write_tensors
@@ -31,7 +32,10 @@ from provi.families.base import AbstractFamily
 from provi.families.bases import Laplace, Normal, StudentT, Uniform
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale
+from provi.families.mixture import GaussianMixture
 from provi.families.nested import NestedGaussian, NestedPoint
+from provi.families.pushed import Pushed
+from provi.families.richer import AbstractRicher, Frame, Student
 from provi.result.description import ModelDescription
 from provi.result.evidence import response_fingerprint
 from provi.result.fit import Estimate, Fit
@@ -51,6 +55,12 @@ _UNVERIFIED = (
 _POINTS, _VALUES = "fingerprint/points", "fingerprint/values"
 _LARGEST_TARGET = 2**28
 _ROOMS = ("provi.targets.", "provi.kernels.")
+_RICHER: dict[str, Any] = {
+    "student": lambda spec: Student(spec["dim"]),
+    "skewed": lambda spec: Pushed(spec["dim"], 0, spec["width"]),
+    "flow": lambda spec: Pushed(spec["dim"], spec["couplings"], spec["width"]),
+    "mixture": lambda spec: GaussianMixture(spec["dim"], spec["components"]),
+}
 _BASES = {base.name: base for base in (Normal, Laplace, Uniform)}
 
 
@@ -84,6 +94,8 @@ def save(fit: Fit, path: str | Path, target: bool | None = None, model: Any = No
         "description": None if fit.description is None else fit.description.to_dict(),
         "response": response_fingerprint(fit.target),
     }
+    if fit.posterior.modes is not None:
+        metadata["modes"] = _packed_modes(fit.posterior.modes, tensors)
     if target is not False and fit.target is not None:
         metadata |= _packed_target(fit.target, target, tensors, shared)
     if model is not None:
@@ -143,17 +155,36 @@ def load(path: str | Path, target: Any = None) -> Fit:
         leaves = [jnp.asarray(file.get_tensor(f"point/{i}")) for i in range(structure.num_leaves)]
         point = jax.tree.unflatten(structure, leaves)
         history = History.from_array(file.get_tensor("history"))
-        fit = _fit(data, family, point, history, target)
+        modes = None if data.get("modes") is None else _unpacked_modes(data["modes"], file)
+        fit = _fit(data, family, point, history, target, modes)
     if given is not None:
         _check_target(given, family, point, known, path)
     return fit
 
 
-def _fit(data: dict[str, Any], family: Any, point: Any, history: History, target: Any) -> Fit:
+def _packed_modes(modes: Modes, tensors: dict[str, Any]) -> dict[str, Any]:
+    """The modes as plain data, their arrays added to `tensors`."""
+    plain = {field.name: getattr(modes, field.name) for field in dataclasses.fields(modes) if field.name != "found"}
+    for number, mode in enumerate(modes.found):
+        tensors |= {f"modes/{number}/location": mode.location, f"modes/{number}/factor": mode.factor}
+    numbers = ("log_density", "log_evidence", "share", "searches", "converged")
+    return {**plain, "found": [{name: getattr(mode, name) for name in numbers} for mode in modes.found]}
+
+
+def _unpacked_modes(data: dict[str, Any], file: Any) -> Modes:
+    """The inverse of `_packed_modes`."""
+    found = tuple(
+        Mode(file.get_tensor(f"modes/{number}/location"), file.get_tensor(f"modes/{number}/factor"), **plain)
+        for number, plain in enumerate(data["found"])
+    )
+    return Modes(found, **{name: value for name, value in data.items() if name != "found"})
+
+
+def _fit(data: dict[str, Any], family: Any, point: Any, history: History, target: Any, modes: Modes | None) -> Fit:
     kind: Any = NestedPosterior if isinstance(family, NestedGaussian) else Posterior
     encoding, description = data.get("encoding"), data.get("description")
     return Fit(
-        posterior=kind(family, point, tuple(data["names"]), target),
+        posterior=dataclasses.replace(kind(family, point, tuple(data["names"]), target), modes=modes),
         elbo=Estimate(**data["elbo"]),
         certificate=Certificate.from_dict(data["certificate"]),
         outcome=Outcome[data["outcome"]],
@@ -335,9 +366,25 @@ def _describe(family: AbstractFamily) -> dict[str, Any]:
         return {"scale": family.scale}
     if isinstance(family, DualGaussian):
         return {"scale": "dual", "linear_model": family.design is not None, "root": family.root is not None}
+    if isinstance(family, AbstractRicher):
+        sizes = {name: getattr(family, name, None) for name in ("couplings", "width", "components")}
+        return {"dim": family.dim, "scale": family.scale, **sizes}
     assert isinstance(family, LocationScale)
     df = float(family.base.df) if isinstance(family.base, StudentT) else None
     return {"dim": family.dim, "base": family.base.name, "scale": family.scale, "rank": family.rank, "df": df}
+
+
+def _richer(spec: dict[str, Any], file: Any) -> tuple[AbstractFamily, Any]:
+    """A richer family; `ValueError` where its first two arrays, which say its size, are not those of `dim`."""
+    family = _RICHER[spec["scale"]](spec)
+    small: Any = _RICHER[spec["scale"]]({**spec, "dim": 2})
+    one = Frame(jnp.zeros(2), jnp.eye(2))
+    structure = jax.tree.structure(small.first_point((one,), np.ones(1)))
+    shapes = [tuple(file.get_slice(f"point/{i}").get_shape()) for i in range(structure.num_leaves)]
+    loc = shapes[1][1:] if family.scale == "mixture" else shapes[0]
+    if loc != (family.dim,):
+        raise ValueError(f"its numbers are not those of a {family.scale} family in {family.dim} dimensions")
+    return family, structure
 
 
 def _nested(target: Any, path: Any) -> tuple[NestedGaussian, Any]:
@@ -359,6 +406,8 @@ def _family(spec: dict[str, Any], file: Any) -> tuple[AbstractFamily, Any]:
         parts = jax.tree.unflatten(jax.tree.structure(like), arrays)
         family = DualGaussian(parts.gram, parts.prior_mean, parts.design, parts.prior, parts.root)
         return family, jax.tree.structure(DualPoint(one[0], one[0]))
+    if spec["scale"] in _RICHER:
+        return _richer(spec, file)
     base = StudentT(spec["df"]) if spec["df"] is not None else _BASES[spec["base"]]()
     family = LocationScale(spec["dim"], base, spec["scale"], rank=spec["rank"])
     dim = family.dim

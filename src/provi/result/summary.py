@@ -26,6 +26,7 @@ _NUMBERS = 2**25  # draws of all parameters together, 256 MiB; fewer draws of ma
 _AT_ONCE = 1000
 _LISTED = 4
 _FOLDED, _HEAD = 12, 5  # values of a deterministic from which one line stands for them; rows of a long vector
+_FROM_DRAWS = "From draws: intervals of a fixed seed, means and deviations where the family has no formula."
 _KINDS = ("all", "parameters", "deterministics")
 _LARGEST_CHECK = 10**6  # numbers in the target up to which a summary computes k-hat without being asked
 _FIRST_CHECK, _SECOND_CHECK, _PROVEN_ERROR = 1000, 10_000, 0.2
@@ -185,7 +186,8 @@ def summarise_model_space(
     example = target.constrain(trial)
     variables = _variables(example, target.parameter_variables)
     if names == free.names and _same(_columns(example), trial):
-        return dataclasses.replace(free, variables=variables).select(var_names, kind)
+        notes = () if posterior.exact_moments else (_FROM_DRAWS,)
+        return dataclasses.replace(free, variables=variables, notes=notes).select(var_names, kind)
     num_draws = int(np.clip(_NUMBERS // max(len(names), dim), _FEWEST_DRAWS, _DRAWS))
     z = posterior.sample(num_draws, _SEED)
     parts = [_columns(target.constrain(z[i : i + _AT_ONCE])) for i in range(0, num_draws, _AT_ONCE)]
@@ -204,7 +206,7 @@ def summarise_model_space(
         if known is not None and own is not None:
             mean[index], deviation[index] = known.mean[given[own]], known.standard_deviation[given[own]]
             interval[index] = known.interval[given[own]]
-        elif other is not None and _same(values[:, index], z[:, place[other]]):
+        elif other is not None and posterior.exact_moments and _same(values[:, index], z[:, place[other]]):
             mean[index], deviation[index] = free.mean[place[other]], free.standard_deviation[place[other]]
             interval[index] = free.interval[place[other]]
         else:
@@ -248,6 +250,8 @@ def content_note(posterior: "Posterior", probability: float) -> tuple[str, ...]:
 
 
 def _size(posterior: "Posterior") -> int:
+    if getattr(posterior.target, "stream", None) is not None:  # every draw reads all rows
+        return int(np.prod(posterior.target.stream.shape))
     return sum(np.size(leaf) for leaf in jax.tree.leaves(posterior.target))
 
 

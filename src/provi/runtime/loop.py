@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
@@ -23,7 +24,7 @@ from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.core.arguments import device_array
 from provi.core.compilation import program_jit, quick_jit
 from provi.core.devices import over_draws
-from provi.core.interpreter import instant_jit
+from provi.core.interpreter import instant_jit, weighed_jit
 from provi.core.tree import select
 from provi.core.types import Count, Flag, RandomKey, Scalar
 from provi.families.base import AbstractFamily, AnyParameters
@@ -273,6 +274,7 @@ _advance.__name__ = _advance.__qualname__ = "advance"
 optimised_loop, quick_loop = program_jit(_advance), quick_jit(_advance)
 # One step a call: the rule that stops the run looks at each.
 instant_loop, instant_quick_loop = instant_jit(_advance, trips=1), instant_jit(_advance, quick_jit, trips=1)
+weighed_loop = weighed_jit(_advance, trips=2, calls=30)
 donating_loop = program_jit(_advance_in_place, donate="all-except-first")
 quick_donating_loop = quick_jit(_advance_in_place, donate="all-except-first")
 
@@ -295,6 +297,8 @@ def advance(
     if not algorithm.donated_fields:
         if algorithm.few_steps:
             loop = instant_quick_loop if quick else instant_loop
+        elif algorithm.some_steps:
+            loop = weighed_loop
         else:
             loop = quick_loop if quick else optimised_loop
         return loop(key, algorithm, target, family, carry, last_step, gradient_budget)
@@ -320,7 +324,7 @@ def largest_array(function: Any, argument: Any) -> int:
     return largest(jax.make_jaxpr(function)(argument).jaxpr)
 
 
-@program_jit
+@partial(weighed_jit, calls=10)
 def estimate_elbo(
     key: RandomKey, target: AbstractTarget, family: AbstractFamily, point: Any, num_draws: int
 ) -> tuple[Scalar, Scalar]:

@@ -16,6 +16,7 @@ import numpy as np
 from provi.algorithms.base import AbstractAlgorithm, without_guarantee
 from provi.core.arguments import check_count, check_positive, device_array, double_precision
 from provi.core.files import remove_drafts, sole_use, try_writing
+from provi.core.interpreter import instant_jit
 from provi.core.randomness import folded, key_of, split_key
 from provi.runtime.checkpoint import (
     Saved,
@@ -85,6 +86,10 @@ CHECKPOINT_SECONDS = 30.0
 
 RECORD_DRAWS = 100
 """Draws behind each recorded ELBO estimate, as in paper 004's figures."""
+
+
+# Outside a compiled function every operation of JAX is compiled by itself.
+_cost_at = instant_jit(lambda algorithm, step: algorithm.cost_at(step))
 
 
 class AbstractStop(abc.ABC):
@@ -161,7 +166,7 @@ def run(
     budget = budget or Budget()
     num_steps = min(check_count("num_steps", num_steps), budget.steps or num_steps)
     driver = _Driver(algorithm, target, family, seed, budget, checkpoint, checkpoint_seconds, stop, feed)
-    first_batch = int(algorithm.cost_at(device_array(0)))
+    first_batch = int(_cost_at(algorithm, device_array(0)))
     if budget.gradients is not None and budget.gradients < first_batch:
         raise ValueError(
             f"budget={budget.gradients} gradient evaluations do not pay for one step of {first_batch} draws."

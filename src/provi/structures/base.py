@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from provi.algorithms.natural.laplace import value_and_gradient
+from provi.algorithms.natural.modes import Modes
 from provi.certificates.bounds import at_most
 from provi.certificates.build import DEFAULT_GRADIENTS, Evidence, Query, build_certificate
 from provi.certificates.certificate import Certificate
@@ -39,7 +40,8 @@ AUDIT_GRADIENTS, AUDIT_PROGRAMS = 15_000, 6
 class Request:
     """What the user asked for: `options` go to `runtime.run` (progress, checkpoint, resume).
 
-    `clock`: when all of it, the certificate included, must be ready.
+    `clock`: when all of it, the certificate included, must be ready. `starts`: how many searches for modes, where
+    the target may have several; None for as many as is usual.
     """
 
     tol: float
@@ -48,6 +50,7 @@ class Request:
     seed: int
     options: dict[str, Any]
     clock: Clock = NO_LIMIT
+    starts: int | None = None
 
     def run_budget(self, gradients: float | int = 1.0, seconds: float | int = RUN_SHARE) -> Budget:
         """The limits of the run itself: a share of the gradients, and of the time that is left now."""
@@ -61,10 +64,11 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The run and its certificate."""
+    """The run and its certificate; `modes`: what a search for modes has found, None where the structure makes none."""
 
     run: Run
     certificate: Certificate
+    modes: Modes | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +93,8 @@ class AbstractStructure(abc.ABC):
 
     target: AbstractTarget
     family: Any
+    memo: dict[str, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
+    """What was found on the way and is worth keeping: the modes of the target."""
 
     reference_tol: ClassVar[float]
     """How near to the best member `certify` brings the one that it compares with, in nats."""
@@ -247,6 +253,11 @@ def measured_gradients(target: AbstractTarget, clock: Clock) -> Clock:
 def check_finite(target: AbstractTarget, loc: np.ndarray) -> None:
     """`ValueError`, with the coordinate, where the log density or its gradient is not finite at `loc`."""
     value, gradient = value_and_gradient(target, jnp.asarray(loc, target.dtype))
+    check_finite_values(target, value, gradient)
+
+
+def check_finite_values(target: AbstractTarget, value: Any, gradient: Any) -> None:
+    """The same, where the potential and its gradient at the start are known already."""
     if not np.isfinite(value):
         raise ValueError(
             f"The target's log density is {-float(value)} at the start. Pass start=family.point(loc, scale) with a loc "

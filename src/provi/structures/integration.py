@@ -28,6 +28,7 @@ _MOST_ITERATIONS, _LARGEST_MOVE = 40, 1.5
 _STEP = {1: 0.6, 2: 0.8, 3: 1.1, 4: 1.3}
 _DROP = {1: 7.0, 2: 7.5, 3: 7.5, 4: 7.0}
 _MOST_NODES, _LATTICE, _FIRST_LATTICE = 1200, 512, 128
+_MOST_HALVINGS = 60  # of a step, or of the logarithm of a weight: 2^-60 is rounding
 _WIDENED, _NARROWED, _TAILS = 1.3, 0.95, 8.0
 _FEWEST_HEAVY, _HEAVY = 7, 5.0
 _STRIDE = {1: 6, 2: 2}
@@ -136,8 +137,8 @@ def curvature_at(evaluate: Evaluate, mode: np.ndarray, guess: np.ndarray) -> np.
     return (vectors * np.clip(eigenvalues, 0.05, 20.0)) @ vectors.T / np.outer(units, units)
 
 
-def grid_rule(evaluate: Evaluate, mode: np.ndarray, curvature: np.ndarray) -> Rule:
-    """A grid grown from the mode while l is within a drop of its largest value."""
+def grid_rule(evaluate: Evaluate, mode: np.ndarray, curvature: np.ndarray, halvings: int = 0) -> Rule:
+    """A grid grown from the mode while l is within a drop of its largest value; its step is halved where it must be."""
     dim = len(mode)
     axes, step, drop = _axes(curvature), _STEP[dim], _DROP[dim]
     values: dict[tuple[int, ...], float] = {}
@@ -149,7 +150,12 @@ def grid_rule(evaluate: Evaluate, mode: np.ndarray, curvature: np.ndarray) -> Ru
         values |= dict(zip(frontier, found.tolist(), strict=True))
         best = max(values.values())
         if _heavy(values, best) < _FEWEST_HEAVY and len(values) >= 2 * _FEWEST_HEAVY:
-            return grid_rule(evaluate, mode, curvature * 4)  # all mass on a few nodes: half the step
+            if halvings == _MOST_HALVINGS:
+                raise ValueError(
+                    "The density of the model's hyperparameters has all its mass at one point, or is not finite beside "
+                    "it: there is nothing to integrate. Fix a hyperparameter, or give it another prior."
+                )
+            return grid_rule(evaluate, mode, curvature * 4, halvings + 1)  # all mass on a few nodes: half the step
         grown = [key for key in frontier if values[key] > best - drop]
         frontier = sorted({near for key in grown for near in _neighbours(key, stride) if near not in values})
     kept = [key for key, value in values.items() if value > best - drop and math.isfinite(value)]
@@ -181,14 +187,24 @@ def lattice_rule(evaluate: Evaluate, mode: np.ndarray, curvature: np.ndarray, se
         volume = -log_proposal - math.log(count)
         if count == _LATTICE:
             break
-        weights = special.softmax(evaluate(nodes) + volume)
-        # Weights of a poor first proposal are flattened until a fair share of the nodes counts.
-        while 1 / np.sum(weights**2) < 4 * dim:
-            weights = np.sqrt(weights) / np.sum(np.sqrt(weights))
+        weights = _flattened(evaluate(nodes) + volume, 4 * dim)
         centre = weights @ nodes
         spread = (nodes - centre).T @ (weights[:, None] * (nodes - centre))
         axes = np.linalg.cholesky(spread + 1e-10 * np.trace(spread) * np.eye(dim)) * _NARROWED
     return Rule(nodes, volume, centre, axes, None, 0.0)
+
+
+def _flattened(log_weights: np.ndarray, fewest: int) -> np.ndarray:
+    """Weights of a poor first proposal, flattened until a fair share of the nodes counts, as far as they have weight.
+
+    By their logarithms: exp(-1000) is 0, and the root of 0 is 0 for ever.
+    """
+    for _ in range(_MOST_HALVINGS):
+        weights = special.softmax(log_weights)
+        if not 1 / np.sum(weights**2) < fewest:
+            break
+        log_weights = log_weights / 2
+    return weights
 
 
 def refined(rule: Rule, log_density: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

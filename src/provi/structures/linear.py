@@ -47,10 +47,7 @@ SAMPLE_GAP, MOST_SAMPLE_STEPS = 0.05, 12
 """Nats a dimension at which the sample is done with: the sample itself is off by half of `LARGEST_STRIDE`."""
 
 
-_NO_DISTANCE = (
-    "The rows are read in blocks: the distance to the posterior, whose draws would take thousands of passes over them, "
-    "is left out, and with it the bracket of the evidence. The gap is proven of all rows."
-)
+_NO_DISTANCE = "left out, as the rows are read in blocks, and its draws would take thousands of passes over them"
 
 
 class Linear(AbstractStructure):
@@ -141,9 +138,9 @@ class Linear(AbstractStructure):
         model = self.model
         bounds = linear_model_bounds(model, self.family, point) if query.known is None else query.known
         refuted = refuted_link(model, point)
-        distance, notes = None, ()
+        distance, obstacle = None, None
         if model.stream is not None:
-            notes = (_NO_DISTANCE,)
+            obstacle = _NO_DISTANCE
         elif refuted is None:
             distance = Deferred(
                 partial(
@@ -155,7 +152,7 @@ class Linear(AbstractStructure):
                     seed=query.seed,
                 )
             )
-        return Evidence(bounds, distance, refuted, len(bounds), notes=notes)
+        return Evidence(bounds, distance, refuted, len(bounds), obstacle=obstacle)
 
     def difference(self, point: Point, other: Point, *, delta: float, seed: int) -> Difference:
         """Without draws."""

@@ -13,6 +13,7 @@ brackets.
 import dataclasses
 import math
 import time
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -35,8 +36,8 @@ from provi.certificates.certificate import Assumption, Certificate
 from provi.certificates.distance.bound import Deferred
 from provi.certificates.distance.nested import ON_NODES, nested_bound, provable
 from provi.core.arguments import available_bytes
-from provi.core.compilation import program_jit
 from provi.core.devices import divided, on_host, over_draws
+from provi.core.interpreter import weighed_jit
 from provi.families.base import AbstractFamily
 from provi.families.nested import NestedGaussian, NestedPoint, joined
 from provi.result.nested import NestedPosterior
@@ -408,12 +409,12 @@ def _padded(array: Any, length: int) -> Any:
     return array if not short else np.concatenate([array, np.repeat(array[-1:], short, axis=0)])
 
 
-@program_jit
+@partial(weighed_jit, calls=10)
 def _log_hyperprior(target: Any, thetas: Any) -> Any:
     return target.log_hyperprior(thetas)
 
 
-@program_jit
+@partial(weighed_jit, calls=10)
 def _fit_batch(target: Any, thetas: Any, warm: Any, cold: Any, tol: Any, most_steps: Any) -> Fitted:
     def one(theta: Any, start: Any, new: Any) -> Fitted:
         return fit_conditional(target, theta, start, new, tol, most_steps)
@@ -423,7 +424,7 @@ def _fit_batch(target: Any, thetas: Any, warm: Any, cold: Any, tol: Any, most_st
     return over_draws(target.division, one, thetas, warm, cold)
 
 
-@program_jit
+@partial(weighed_jit, calls=3)
 def _correct_batch(target: Any, thetas: Any, points: Any, outer: Any, shares: Any, inner: Any) -> Corrected:
     return jax.lax.map(lambda pair: correct(target, pair[0], pair[1], outer, shares, inner), (thetas, points))
 

@@ -13,12 +13,15 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
-from provi.algorithms.natural.laplace import laplace_approximation
+from provi.algorithms.natural.laplace import LaplaceApproximation, laplace_approximation
+from provi.algorithms.natural.modes import not_searched
 from provi.algorithms.proximal.mpsgd import MPSGD
 from provi.certificates.bounds import at_most, spend
 from provi.certificates.build import DEFAULT_GRADIENTS
 from provi.certificates.certificate import at_confidence
+from provi.core.interpreter import weighed_jit
 from provi.core.lanczos import extreme_eigenvalues
 from provi.core.limits import Clock
 from provi.estimators.gradients import Entropy, StickingTheLanding
@@ -38,6 +41,7 @@ from provi.structures.base import (
     limited,
     within,
 )
+from provi.structures.black_box import searched_modes, with_modes
 from provi.structures.sampled import AbstractSampled
 from provi.structures.stopping import calls_before
 from provi.targets.base import AbstractFiniteSum, AbstractTarget
@@ -66,8 +70,7 @@ class WhitenedRounds(AbstractSampled):
         return isinstance(family, LocationScale)
 
     def run(self, start: Point | None, request: Request) -> Answer:
-        """From the Laplace approximation around the default location or that of `start`."""
-        check_finite(self.target, self.target.default_location if start is None else np.asarray(start.loc))
+        """From the Laplace approximation at the best of several modes, or around the location of `start`."""
         return run_whitened(self, start, request)
 
 
@@ -77,8 +80,17 @@ def run_whitened(structure: AbstractStructure, start: Point | None, request: Req
     A run with a budget or a checkpoint is one round.
     """
     target, family = structure.target, structure.family
-    origin = target.default_location if start is None else np.asarray(start.loc, np.float64)
-    whitening = _whiten(target, family, origin, request.clock)
+    modes, diagonal = not_searched("start= was given"), family.scale in ("diagonal", "low_rank")
+    if start is None:
+        modes = searched_modes(structure, request, diagonal)
+    else:
+        check_finite(target, np.asarray(start.loc))
+    if modes.found:
+        laplace = LaplaceApproximation(modes[0].location, modes[0].factor, modes[0].converged)
+    else:
+        origin = target.default_location if start is None else np.asarray(start.loc, np.float64)
+        laplace = laplace_approximation(target, origin, diagonal=diagonal, clock=request.clock)
+    whitening = _whiten(target, family, laplace, request.clock)
     budget = request.budget
     limited = (budget.steps, budget.gradients, budget.seconds) != (None, None, None)
     rounds = 1 if limited or request.options.get("checkpoint") is not None else MOST_ROUNDS
@@ -100,16 +112,19 @@ def run_whitened(structure: AbstractStructure, start: Point | None, request: Req
         point, last = whitening.map_back(family, found.point), whitening.map_back(family, found.last)
         return dataclasses.replace(found, point=point, last=last)
 
-    return run_rounds(structure, run_round, rounds, request)
+    return with_modes(structure, run_rounds(structure, run_round, rounds, modes.evaluations, request), modes)
 
 
-def run_rounds(structure: AbstractStructure, run_round: Callable[[int], Run], rounds: int, request: Request) -> Answer:
+def run_rounds(
+    structure: AbstractStructure, run_round: Callable[[int], Run], rounds: int, spent: int, request: Request
+) -> Answer:
     """At most `rounds` runs until the certificate after one is good enough.
 
     `run_round(index)` makes one, from where the last one ended; its point is a member of the structure's family.
+    `spent`: gradients that were spent before.
     """
     gradients, total = request.budget.gradients, error_level(request)
-    found, spent = None, 0
+    found = None
     for index in range(rounds):
         found = run_round(index)
         level = spend(total, index) if rounds > 1 else total
@@ -169,8 +184,7 @@ class Whitening:
         return _map_back(family, point, self.mode, self.factor)
 
 
-def _whiten(target: AbstractTarget, family: LocationScale, origin: np.ndarray, clock: Clock) -> Whitening:
-    laplace = laplace_approximation(target, origin, diagonal=family.scale in ("diagonal", "low_rank"), clock=clock)
+def _whiten(target: AbstractTarget, family: LocationScale, laplace: LaplaceApproximation, clock: Clock) -> Whitening:
     kind = WhitenedFiniteSum if isinstance(target, AbstractFiniteSum) else Whitened
     whitened = kind(target, laplace.mode, laplace.factor)  # pyright: ignore[reportArgumentType]
     inner = LocationScale(family.dim, family.base, _inner_scale(family), rank=family.rank)
@@ -189,6 +203,13 @@ def _inner_scale(family: LocationScale) -> str:
 
 def _largest_curvature(target: AbstractTarget, num_points: int) -> float:
     """The largest curvature met at draws of the Laplace approximation, by Lanczos on Hessian-vector products."""
+    found = np.asarray(_curvatures(target, num_points))
+    finite = found[np.isfinite(found)]
+    return max(1.0, float(finite.max())) if finite.size else _FALLBACK_CURVATURE
+
+
+@weighed_jit
+def _curvatures(target: AbstractTarget, num_points: int) -> Float[Array, " draws"]:
     points = jax.random.normal(jax.random.key(0), (_NUM_POINTS, target.dim), target.dtype)[:num_points]
 
     def largest(key, point):
@@ -198,9 +219,7 @@ def _largest_curvature(target: AbstractTarget, num_points: int) -> float:
         low, high = extreme_eigenvalues(product, key, target.dim, _NUM_PRODUCTS, target.dtype)
         return jnp.maximum(jnp.abs(low), jnp.abs(high))
 
-    found = np.asarray(jax.vmap(largest)(jax.random.split(jax.random.key(1), _NUM_POINTS)[:num_points], points))
-    finite = found[np.isfinite(found)]
-    return max(1.0, float(finite.max())) if finite.size else _FALLBACK_CURVATURE
+    return jax.vmap(largest)(jax.random.split(jax.random.key(1), _NUM_POINTS)[:num_points], points)
 
 
 def _map_back(family: LocationScale, point: Point, mode: np.ndarray, factor: np.ndarray) -> Point:

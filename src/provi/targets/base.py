@@ -202,6 +202,11 @@ class AbstractTarget(eqx.Module):
         """
         return None
 
+    @property
+    def growth(self) -> Constant:
+        """An exponent r > 0 with potential(z) >= c |z|^r - c' for some c > 0, where one is declared."""
+        return unknown("none is declared")
+
     def linear_model(self) -> Any:
         """The same density as a linear model (an `AbstractLinearModel`), if it is one; else `None`."""
         return None

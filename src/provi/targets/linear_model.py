@@ -228,7 +228,7 @@ class AbstractLinearModel(AbstractRowModel):
         low, high = precision - rounding * identity, precision + rounding * identity
         if upper == 0.0:
             return low, high
-        gram = np.asarray(_gram(self))
+        gram = np.asarray(double_precision(_gram)(self))
         # An inner product of length N is off by at most N eps |x||y|; |X|_F^2 bounds the matrix of these.
         error = 2 * self.num_terms * np.finfo(np.float64).eps * np.trace(gram) * identity
         low = low + lower * (gram - error) if lower > 0 else low

@@ -17,7 +17,7 @@ from provi.core.compilation import program_jit
 from provi.core.lanczos import extreme_eigenvalues
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 from provi.targets.assumptions import Assumptions, confront, declare, proven_bounds, proven_or
-from provi.targets.base import AbstractTarget, Constants, in_double
+from provi.targets.base import AbstractTarget, Constant, Constants, declared, in_double, unknown
 from provi.targets.data import read_names
 from provi.targets.parameters import check_density, element_names, read_example
 from provi.targets.transforms.constraints import (
@@ -47,6 +47,7 @@ class LogDensity(AbstractTarget):
     names: tuple[str, ...] | None = eqx.field(static=True)
     captured: str = eqx.field(static=True)
     """What `fn` reads from outside: a program compiled before that changed must not be used again."""
+    growth_exponent: float | None = eqx.field(static=True)
 
     @double_precision
     def __init__(
@@ -61,6 +62,7 @@ class LogDensity(AbstractTarget):
         dtype: Any = None,
         start: Any = None,
         constraints: Any = None,
+        growth_exponent: Any = None,
     ):
         """**Arguments:**
 
@@ -77,10 +79,13 @@ class LogDensity(AbstractTarget):
             name, `{"scale": "positive"}`. Each is None (real), `"positive"`, `provi.targets.interval(a, b)`,
             `"simplex"` or `"ordered"` (along the last axis), `"correlation matrix"` or its Cholesky factor,
             `"correlation cholesky"` (over the last two). `fn`, the example and `start` are in these sets.
+        - `growth_exponent`: an r > 0 for which the potential is known to be at least c |z|^r - c', for some c > 0. The
+            theorems ask for it where neither strong convexity nor the gradients show that a best approximation exists.
         """
         if not callable(fn):
             raise TypeError(f"fn must be a function that returns the log density, not {type(fn).__name__}.")
         self.assumptions = declare(strong_convexity, smoothness, log_concave)
+        self.growth_exponent = None if growth_exponent is None else check_positive("growth_exponent", growth_exponent)
         # A plain function becomes a pytree without leaves, so that `jax.jit` takes the target as it is.
         self.fn = jax.tree_util.Partial(fn) if jax.tree_util.all_leaves([fn]) else fn
         self.captured = _captured_by(fn)
@@ -139,6 +144,11 @@ class LogDensity(AbstractTarget):
     def curvature_bounds(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         """Matrices read off the program of `fn`, where they are all that is known."""
         return proven_bounds(self, self.assumptions)
+
+    @property
+    def growth(self) -> Constant:
+        """The exponent that was declared."""
+        return unknown("none is declared") if self.growth_exponent is None else declared(self.growth_exponent)
 
     @property
     def default_location(self) -> np.ndarray:

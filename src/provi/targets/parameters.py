@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.core.arguments import as_array, check_count, default_dtype, floating_dtype
+from provi.core.interpreter import weighed_jit
 from provi.core.types import Scalar, Vector
 
 
@@ -97,7 +98,7 @@ def check_density(log_density: Callable[[Vector], Any], start: Vector) -> None:
         )
     if not jnp.issubdtype(result.dtype, jnp.floating):
         raise TypeError(f"fn must return a real number; it returned dtype {result.dtype}.")
-    value, gradient = jax.jit(jax.value_and_grad(log_density))(start)
+    value, gradient = weighed_jit(jax.value_and_grad(log_density))(start)
     _check_finite(value, gradient)
 
 

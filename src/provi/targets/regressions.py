@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import numpy as np
@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 from scipy.linalg import cho_factor, cho_solve
 
 from provi.core.arguments import check_positive, device_array, double_precision
+from provi.core.limits import STREAM_MEMORY
 from provi.core.types import Scalar
-from provi.data.encoded_rows import DEFAULT_MEMORY
 from provi.targets.data import read_design
 from provi.targets.likelihoods.base import AbstractLikelihood
 from provi.targets.likelihoods.bernoulli import BernoulliLogit, BernoulliProbit
@@ -21,6 +21,8 @@ from provi.targets.likelihoods.rows import RowLikelihood, read_rows
 from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.priors import GaussianPrior, gaussian_prior
 from provi.targets.streaming import RowStream, block_stream, parquet_stream
+
+_Model = TypeVar("_Model", bound="AbstractRegression")
 
 
 class AbstractRegression(AbstractLinearModel):
@@ -33,13 +35,13 @@ class AbstractRegression(AbstractLinearModel):
     response: Float[Array, " terms"]
     prior: GaussianPrior
     names: tuple[str, ...] | None = eqx.field(static=True)
-    own_likelihood: ClassVar[Callable[[], AbstractLikelihood] | None] = None
-    """Of the regressions that have one; others are told."""
+    own_likelihood: ClassVar[Any] = None
+    """Makes that of a regression which has one; others are told."""
 
     @classmethod
     @double_precision
     def from_parquet(
-        cls,
+        cls: type[_Model],
         path: Any,
         target: str,
         columns: Sequence[str] | None = None,
@@ -49,10 +51,10 @@ class AbstractRegression(AbstractLinearModel):
         intercept: bool = False,
         positive: str | None = None,
         dtype: Any = None,
-        memory: int = DEFAULT_MEMORY,
+        memory: int = STREAM_MEMORY,
         prefetch: bool = True,
         **model: Any,
-    ) -> "AbstractRegression":
+    ) -> _Model:
         """The model of a table in Parquet or Arrow files that may be larger than memory.
 
         The files are read once here, to count and check the rows and to learn levels, means and scales, and again in
@@ -74,12 +76,13 @@ class AbstractRegression(AbstractLinearModel):
         """
         check, options = _streamed(cls, model), {"positive": positive, "ahead": prefetch, "memory": memory}
         options |= {"categorical": categorical, "standardise": standardise, "intercept": intercept, "dtype": dtype}
-        return cls(parquet_stream(path, target, columns, check, **options), None, **model)
+        make: Any = cls
+        return make(parquet_stream(path, target, columns, check, **options), None, **model)
 
     @classmethod
     @double_precision
     def from_blocks(
-        cls,
+        cls: type[_Model],
         X: Any,
         y: Any = None,
         *,
@@ -87,10 +90,10 @@ class AbstractRegression(AbstractLinearModel):
         standardise: bool = False,
         intercept: bool = False,
         dtype: Any = None,
-        memory: int = DEFAULT_MEMORY,
+        memory: int = STREAM_MEMORY,
         prefetch: bool = True,
         **model: Any,
-    ) -> "AbstractRegression":
+    ) -> _Model:
         """The model of arrays that are mapped from disk, or of blocks that a function yields.
 
         **Arguments:**
@@ -102,7 +105,8 @@ class AbstractRegression(AbstractLinearModel):
         """
         check, options = _streamed(cls, model), {"ahead": prefetch, "memory": memory, "dtype": dtype}
         options |= {"standardise": standardise, "intercept": intercept}
-        return cls(block_stream(X, y, names, check, **options), None, **model)
+        make: Any = cls
+        return make(block_stream(X, y, names, check, **options), None, **model)
 
     @property
     def offset(self) -> Any:

@@ -5,23 +5,23 @@ block (`data.encoded_rows`). So every algorithm and every bound that adds up ove
 a stream as it is. What needs single rows, or all of them, is refused.
 """
 
-import functools
 import hashlib
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.arguments import check_count
-from provi.data.blocks import ArrayRows, StreamError, TableFiles, YieldedRows, table_files, table_schema
-from provi.data.encoded_rows import DEFAULT_MEMORY, EncodedRows
-from provi.data.encoding import TableEncoding
-from provi.data.survey import survey
+from provi.core.arguments import check_count, tell_failure
+from provi.core.limits import STREAM_MEMORY
+
+if TYPE_CHECKING:  # models of arrays do without what reads tables
+    from provi.data.encoded_rows import EncodedRows
+    from provi.data.encoding import TableEncoding
 
 
 class RowStream(eqx.Module):
@@ -47,7 +47,7 @@ class RowStream(eqx.Module):
         return jnp.dtype(self.floating)
 
     @property
-    def rows(self) -> EncodedRows:
+    def rows(self) -> "EncodedRows":
         """What is read; an error where the data are not there."""
         if self.passes is None:
             raise ValueError(
@@ -57,7 +57,7 @@ class RowStream(eqx.Module):
         return self.passes.rows
 
     @property
-    def encoding(self) -> TableEncoding | None:
+    def encoding(self) -> "TableEncoding | None":
         """How the columns of a new table become those of the model; None where they are the same."""
         return None if self.passes is None else self.passes.rows.encoding
 
@@ -115,9 +115,10 @@ def _with(stream: RowStream, **changed: Any) -> RowStream:
 class _Passes:
     """The host's side: gives tile k, which after tile k - 1 is the next one; else the pass begins again."""
 
-    def __init__(self, rows: EncodedRows) -> None:
-        self.rows, self.failure = rows, None
-        self._lock, self._tiles, self._next = threading.Lock(), None, 0
+    def __init__(self, rows: "EncodedRows") -> None:
+        self.rows = rows
+        self._lock, self._next = threading.Lock(), 0
+        self._tiles: Any = None
 
     def tile(self, number: Any) -> list[np.ndarray]:
         """Called from compiled programs, on a thread of theirs: no JAX in here, which could wait for that thread."""
@@ -126,21 +127,21 @@ class _Passes:
                 # As words of 32 bits: on its threads JAX has 64-bit numbers switched off, and would round them.
                 return [x.view(np.uint32).reshape(*x.shape, -1) for x in self._take(int(number))]
             except BaseException as error:
-                self.failure = error
                 self._close()
+                tell_failure(error)
                 _keep_quiet()
                 raise
 
     def _take(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         if self._tiles is None or number != self._next:
             self._close()
-            self.failure, self._tiles, self._next = None, self.rows.tiles(), 0
+            self._tiles, self._next = self.rows.tiles(), 0
             while self._next < number:  # only where two programs read the same rows by turns
                 next(self._tiles)
                 self._next += 1
         found = next(self._tiles, None)
         if found is None:
-            raise StreamError(f"{self.rows.source.words} ended before its last row.")
+            raise ValueError(f"{self.rows.source.words} ended before its last row.")
         self._next += 1
         if self._next == self.rows.num_tiles:
             found = found[0].copy(), found[1].copy()  # the rest of the pass only checks that there is none
@@ -156,7 +157,7 @@ class _Passes:
 
 
 def _keep_quiet() -> None:
-    """JAX logs the traceback of what a callback raises; `naming_failures` raises the error itself."""
+    """JAX logs the traceback of what a callback raises; `double_precision` raises the error itself."""
     logger = logging.getLogger("jax._src.callback")
     if not any(isinstance(found, _NotOurs) for found in logger.filters):
         logger.addFilter(_NotOurs())
@@ -173,30 +174,7 @@ class _NotOurs(logging.Filter):
         return True
 
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-
-def naming_failures(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Of a function of a target: what went wrong in reading its rows is raised as it was, not as an error of XLA."""
-
-    @functools.wraps(function)
-    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        try:
-            return function(*args, **kwargs)
-        except jax.errors.JaxRuntimeError:
-            target = args[0] if args else kwargs.get("target")
-            stream: Any = getattr(target, "stream", None)
-            failure = None if stream is None or stream.passes is None else stream.passes.failure
-            if failure is None:
-                raise
-            stream.passes.failure = None
-            raise failure from None
-
-    return wrapped
-
-
-def stream_of(rows: EncodedRows) -> RowStream:
+def stream_of(rows: "EncodedRows") -> RowStream:
     """The stream of rows that a first pass has seen."""
     if rows.num_rows < rows.shape[1]:
         raise ValueError(
@@ -214,6 +192,9 @@ def parquet_stream(
     path: Any, target: str, columns: Any, check: Callable[[np.ndarray, int], Any], **options: Any
 ) -> RowStream:
     """The stream of Parquet or Arrow files; the arguments are those of `AbstractRegression.from_parquet`."""
+    from provi.data.blocks import TableFiles, table_files, table_schema
+    from provi.data.survey import survey
+
     files = table_files(path)
     schemas = [table_schema(file)[0] for file in files]
     for file, schema in zip(files, schemas, strict=True):
@@ -236,10 +217,14 @@ def parquet_stream(
 
 def block_stream(X: Any, y: Any, names: Any, check: Callable[[np.ndarray, int], Any], **options: Any) -> RowStream:
     """The stream of arrays, or of what a function yields; the arguments are those of `from_blocks`."""
+    from provi.data.blocks import ArrayRows, YieldedRows
+    from provi.data.survey import survey
+
     if callable(X):
         if y is not None:
             raise ValueError("y must not be given where X is a function: it yields pairs (X_block, y_block).")
-        first = next(iter(X()), None)
+        function: Any = X
+        first = next(iter(function()), None)
         if not isinstance(first, tuple) or len(first) != 2 or np.ndim(first[0]) != 2:
             raise ValueError("X is a function and must yield pairs (X_block, y_block), with X_block of two axes.")
         source: Any = YieldedRows(X, _names(names, np.shape(first[0])[1]))
@@ -271,7 +256,7 @@ def _names(names: Any, count: int) -> tuple[str, ...]:
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    memory = check_count("memory", options.pop("memory", DEFAULT_MEMORY), minimum=2**20)
+    memory = check_count("memory", options.pop("memory", STREAM_MEMORY), minimum=2**20)
     kind = options.pop("dtype", None)
     if kind is not None and np.dtype(kind) not in (np.dtype(np.float32), np.dtype(np.float64)):
         raise ValueError(f"dtype must be float32 or float64, not {kind!r}.")

@@ -20,8 +20,12 @@ origin, hence at least $c|w|^r$; with $-\log\det C \ge -d\log(|C|_F/\sqrt d)$ th
 import dataclasses
 import math
 
+import numpy as np
+
 from provi.core.arguments import check_count, check_positive
 from provi.theory.inputs import Number, check_nonnegative
+
+_SMALLEST_GROWTH = 1e-9
 
 
 def smallest_scale(smoothness: Number) -> float:
@@ -62,6 +66,42 @@ def start_distance_squared_bound(start_to_reference: Number, dim: int, strong_co
     return (start + math.sqrt(reference_distance_squared_bound(dim, strong_convexity))) ** 2
 
 
+def linear_growth(gradients: np.ndarray) -> float:
+    r"""A $c > 0$ with $\phi(z) \ge c|z|-c_2$ for a convex $\phi$ with these gradients $g_i$; 0 if they show none.
+
+    A convex potential lies above its tangents, and so grows with $c = \min_{|v|=1}\max_i\langle g_i, v\rangle$. With
+    weights $w_i \ge t > 0$, $\sum_iw_i = 1$ and $r = \sum_iw_ig_i$ (from a linear program; $r$ is its rounding): where
+    $\max_i\langle g_i, v\rangle \le \delta$, each $\langle g_i, v\rangle \ge -(|r|+\delta)/t$, hence
+    $\sigma_{\min}(G)/\sqrt n \le \max_i|\langle g_i, v\rangle| \le (|r|+\delta)/t$ and
+    $$c \ge t\,\sigma_{\min}(G)/\sqrt n-|r|.$$
+    Slopes are divided by their largest one before; a $c$ below $10^{-9}$ of that is rounding, and counts as none.
+
+    **Arguments:**
+
+    - `gradients`: (n, d), of the potential at any n points.
+    """
+    from scipy.optimize import linprog
+
+    slopes = np.asarray(gradients, np.float64)
+    size = np.abs(slopes).max(initial=0.0)
+    count, dim = slopes.shape
+    if not (np.isfinite(size) and size > 0 and count > dim):
+        return 0.0
+    slopes = slopes / size
+    # max t, so that w_i >= t: with w = t + s, s >= 0, the unknowns are (s, t).
+    balance = np.vstack([np.column_stack([slopes.T, slopes.sum(axis=0)]), np.append(np.ones(count), count)])
+    found = linprog(np.append(np.zeros(count), -1.0), A_eq=balance, b_eq=np.append(np.zeros(dim), 1.0))
+    if found.x is None:
+        return 0.0
+    weights = np.maximum(found.x[:-1], 0.0) + max(found.x[-1], 0.0)
+    if not weights.min(initial=1.0) > 0:
+        return 0.0
+    weights = weights / weights.sum()
+    smallest = float(np.linalg.svd(slopes, compute_uv=False)[-1])
+    least = float(weights.min()) * smallest / math.sqrt(count) - float(np.linalg.norm(weights @ slopes))
+    return float(size * least) if least > _SMALLEST_GROWTH else 0.0
+
+
 @dataclasses.dataclass(frozen=True)
 class Verdict:
     """`holds` is true where existence is proven; false means unknown, and `reason` says what is missing."""
@@ -78,7 +118,7 @@ def minimiser_exists(
     **Arguments:**
 
     - `growth_exponent`: an $r > 0$ with $\phi(z) \ge c_1|z|^r-c_2$, or None if none is known. A log-concave
-      density that can be normalised has $r = 1$.
+      density has $r = 1$ if it can be normalised, which must be shown (`linear_growth`): softplus(z) cannot.
     - `base_log_concave`: decides only which proof is quoted.
     - `strong_convexity`: $\mu$, or None; $\mu > 0$ implies $r = 2$.
     """

@@ -54,6 +54,19 @@ def glm(quick: Quick = False, problems: Problems = None, seconds: Seconds = 120.
 
 
 @app.command()
+def passes(
+    quick: Annotated[bool, typer.Option("--quick", help="20,000 x 100 only, one repeat.")] = False,
+    large: Annotated[bool, typer.Option("--large", help="Also 1,000,000 x 100, which is 0.8 GB.")] = False,
+    output: Output = None,
+) -> None:
+    """Certified fits of logistic regressions beside a natural gradient in NumPy, and how they grow with N and D."""
+    from provi_lab.bench.passes import LARGE, SECTION, SIZES, measure_passes
+
+    sizes = SIZES[:1] if quick else SIZES
+    _show(SECTION, measure_passes([*sizes, LARGE] if large else sizes, 1 if quick else 3, typer.echo), output)
+
+
+@app.command()
 def gp(
     quick: Annotated[bool, typer.Option("--quick", help="Ionosphere only, at most 2 seconds a run.")] = False,
     problems: Problems = None,

@@ -95,10 +95,10 @@ def write_record(root: Path, record: dict[str, Any]) -> tuple[Path, Path]:
 def make_page(root: Path) -> str:
     """The page of the newest records under `root`; a benchmark that was never run has no section."""
     # Here, so that a script which only keeps a record of its own imports no benchmark.
-    from provi_lab.bench import blackbox, distance, gp, logistic, missing, throughput, topics
+    from provi_lab.bench import blackbox, distance, gp, logistic, missing, passes, throughput, topics
 
     dense, sparse = gp.SECTION, gp.SPARSE_SECTION
-    linear = (blackbox.SECTION, logistic.SECTION, distance.SECTION)
+    linear = (blackbox.SECTION, logistic.SECTION, passes.SECTION, distance.SECTION)
     sections = (*linear, dense, sparse, missing.SECTION, topics.SECTION, throughput.SECTION)
     parts = ["# Benchmarks", "Written by `provi bench`; do not edit."]
     for section in sections:

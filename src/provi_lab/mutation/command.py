@@ -288,11 +288,10 @@ def main(words: list[str] | None = None) -> None:
     for job, answer, seconds in trials.in_children(begun(), options.workers, until):
         if job.key is None:
             controls["tried"] += 1
-            if answer is None or answer["end"] == "killed":
-                controls["failed"].append(answer["by"] if answer else "timed out")
+            if answer["end"] in _NOTICED:
+                controls["failed"].append(answer["by"] or answer["end"])
             continue
         trial: Trial = job.key
-        answer = answer or {"end": "timed out" if seconds > job.seconds else "killed", "by": "", "passed": 0}
         place = {"room": trial.room, "module": trial.module, "line": trial.mutant.line, "source": trial.source}
         change = {"kind": trial.mutant.kind, "old": trial.mutant.old, "new": trial.mutant.new}
         ends[trial.key] = {"key": trial.key, **place, **change, **answer, "seconds": round(seconds, 2)}

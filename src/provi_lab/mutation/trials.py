@@ -9,7 +9,9 @@ import dataclasses
 import importlib
 import importlib.machinery
 import json
+import math
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -36,6 +38,8 @@ _HEAVY = (
     "beartype", "sklearn.datasets", "sklearn.linear_model", "numpyro", "numpyro.distributions", "rich.progress",
     "typer", "threadpoolctl", "safetensors.numpy", "jinja2", "pytest",
 )  # fmt: skip
+_PATIENCE = 6.0
+_TIME_IS_UP = (signal.SIGXCPU, signal.SIGKILL)
 _SETTINGS = {
     "JAX_PLATFORMS": "cpu",
     "OPENBLAS_NUM_THREADS": "1",
@@ -64,7 +68,9 @@ def prepare(*, cold: bool = False) -> list[str]:
 
 @dataclasses.dataclass
 class Job:
-    """`work` is called in a child, and answers in JSON; one that takes longer than `seconds` is ended, its answer None.
+    """`work` is called in a child, and answers in JSON; with `seconds` of the processor its answer is "timed out".
+
+    The clock does not decide, since on a busy machine every test is slow: after six times that it is "unfinished".
 
     - `needs`: a file that the child writes as it goes, read when it was ended before its answer.
     """
@@ -92,23 +98,27 @@ def in_children(jobs: Iterator[Job], workers: int, until: float | int) -> Iterat
                     out = Path(folder) / f"{slot}.json"
                     out.unlink(missing_ok=True)
                     core = cores[slot % len(cores)] if len(cores) >= workers > 1 else None
-                    running[_forked(job.work, out, core)] = job, time.monotonic(), slot, out
+                    running[_forked(job, out, core)] = job, time.monotonic(), slot, out
                 if not running:
                     return
                 time.sleep(0.01)
                 now = time.monotonic()
                 for pid, (job, began, slot, out) in list(running.items()):
-                    ended, _ = os.waitpid(pid, os.WNOHANG)
-                    late = now - began > job.seconds
+                    ended, status = os.waitpid(pid, os.WNOHANG)
+                    late = now - began > _PATIENCE * job.seconds
                     if not ended and not late and now < until:
                         continue
                     _end(pid, reaped=bool(ended))
                     del running[pid]
                     free.append(slot)
-                    if ended or late or job.needs is not None:
-                        if not out.exists() and ended:
-                            print(f"a child died: {out.with_suffix('.log').read_text()[-1500:]}", flush=True)
-                        yield job, json.loads(out.read_text()) if out.exists() else None, now - began
+                    answer = json.loads(out.read_text()) if out.exists() else None
+                    if answer is None and job.needs is None:
+                        rung = ended and os.WIFSIGNALED(status) and os.WTERMSIG(status) in _TIME_IS_UP
+                        answer = {"end": "timed out" if rung else "killed" if ended else "unfinished"}
+                        answer |= {"by": "", "passed": 0}
+                    if answer is None and ended:
+                        print(f"a child died: {out.with_suffix('.log').read_text()[-1500:]}", flush=True)
+                    yield job, answer, now - began
         finally:
             for pid in running:
                 _end(pid)
@@ -121,7 +131,7 @@ def _end(pid: int, *, reaped: bool = False) -> None:
         os.waitpid(pid, 0)
 
 
-def _forked(work: Callable[[], Any], out: Path, core: int | None) -> int:
+def _forked(job: Job, out: Path, core: int | None) -> int:
     pid = os.fork()
     if pid:
         with contextlib.suppress(OSError):
@@ -131,6 +141,7 @@ def _forked(work: Callable[[], Any], out: Path, core: int | None) -> int:
     try:
         with contextlib.suppress(OSError):
             os.setpgid(0, 0)
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(job.seconds), math.ceil(job.seconds) + 1))
         if core is not None:
             os.sched_setaffinity(0, {core})  # XLA and BLAS start as many threads as there are cores
         silent, log = (
@@ -140,7 +151,7 @@ def _forked(work: Callable[[], Any], out: Path, core: int | None) -> int:
         for stream, target in enumerate((silent, log, log)):
             os.dup2(target, stream)
         draft = out.with_suffix(".draft")
-        draft.write_text(json.dumps(work()))
+        draft.write_text(json.dumps(job.work()))
         draft.replace(out)
         code = 0
     except BaseException:

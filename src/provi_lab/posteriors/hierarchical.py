@@ -1,5 +1,9 @@
 """Groups that share a prior with unknown parameters: centred, not centred, and funnels."""
 
+# NumPyro says of a site only that it is an array or a number.
+# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOptionalSubscript=false, reportOptionalOperand=false, reportCallIssue=false
+
 import math
 from typing import Any
 
@@ -171,7 +175,7 @@ HIERARCHICAL = [
     Posterior("binomial_rates", "hierarchical", survival_rates, _rates_data, decentre=("logit",)),
     Posterior("crossed_effects", "hierarchical", crossed_effects, _crossed_data),
     Posterior("random_effects_logit", "hierarchical", random_effects_logit, _random_effects_data, decentre=("a",)),
-    Posterior("robust_groups", "hierarchical", robust_groups, _robust_groups_data, decentre=("theta",)),
+    Posterior("robust_groups", "hierarchical", robust_groups, _robust_groups_data, decentre=("theta",), shapes=("df",)),
     Posterior("funnel", "funnel", funnel, exact=_funnel_moments),
     Posterior("funnel_with_data", "funnel", funnel_with_data, _funnel_data, decentre=("x",)),
 ]

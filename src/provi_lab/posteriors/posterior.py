@@ -16,7 +16,8 @@ class Posterior:
 
     - `data()`: the arguments of the model, made with a fixed seed.
     - `decentre`: locations and scales that the reference run moves out of the prior (the same posterior, in
-      coordinates that suit NUTS); the model itself stays as a user wrote it.
+      coordinates that suit NUTS); the model itself stays as a user wrote it. `shapes`: of the distribution there, the
+      parameters that are neither location nor scale.
     - `reference`: another model of the same posterior, or of the part of it that `complete` makes whole, with the
       same names.
     - `complete(draws)`: the draws of the whole posterior from those of `reference`, by name; for labels that switch.
@@ -28,6 +29,7 @@ class Posterior:
     model: Callable[..., Any]
     data: Callable[[], tuple[Any, ...]] = tuple
     decentre: tuple[str, ...] = ()
+    shapes: tuple[str, ...] = ()
     reference: Callable[..., Any] | None = None
     complete: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None
     exact: Callable[..., Moments] | None = None

@@ -49,7 +49,9 @@ def _run(posterior: Any, seconds: float, draws: int, warm_up: int) -> dict[str, 
     names = _latent_sites(posterior)
     model = posterior.reference or posterior.model
     if posterior.decentre:
-        model = reparam(model, config={site: LocScaleReparam(0) for site in posterior.decentre})
+        model = reparam(
+            model, config={site: LocScaleReparam(0, shape_params=posterior.shapes) for site in posterior.decentre}
+        )
     kernel = NUTS(model, target_accept_prob=0.9, dense_mass=True, init_strategy=init_to_uniform(radius=1))
     sampler = MCMC(
         kernel,
@@ -59,7 +61,7 @@ def _run(posterior: Any, seconds: float, draws: int, warm_up: int) -> dict[str, 
         chain_method="sequential",
         progress_bar=False,
     )
-    rounds, divergences, key = [], 0, jax.random.key(0)
+    rounds, divergences, key, spent = [], 0, jax.random.key(0), 0.0
     while True:
         sampler.run(jax.random.fold_in(key, len(rounds)), *posterior.data(), extra_fields=("diverging",))
         rounds.append(jax.device_get(sampler.get_samples(group_by_chain=True)))
@@ -68,8 +70,9 @@ def _run(posterior: Any, seconds: float, draws: int, warm_up: int) -> dict[str, 
         if posterior.complete is not None:
             found = posterior.complete(found)
         sites, r_hat, effective = _moments({site: np.asarray(found[site], float) for site in names})
-        spent = time.monotonic() - began
-        if effective >= ENOUGH or spent * (len(rounds) + 1) / len(rounds) > seconds:
+        last, spent = spent, time.monotonic() - began
+        # The first round compiles and warms up: another takes less.
+        if effective >= ENOUGH or spent + (spent - last) * (0.5 if len(rounds) == 1 else 1.0) > seconds:
             break
         sampler.post_warmup_state = sampler.last_state
     return {
@@ -136,6 +139,13 @@ def _child(name: str, core: int | None, seconds: float, draws: int, warm_up: int
         return json.loads(part.read_text())
 
 
+def _effective(record: dict[str, Any]) -> float:
+    """Effective draws of a record: none of one that failed or whose chains disagree, all of one in closed form."""
+    if "sites" not in record or not record.get("converged", True):
+        return 0.0
+    return record.get("effective_draws", float("inf"))
+
+
 def _write(path: Path, records: dict[str, Any]) -> None:
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(dict(sorted(records.items())), indent=1) + "\n")
@@ -150,6 +160,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="for one posterior")
     parser.add_argument("--draws", type=int, default=DRAWS, help="of each chain in each round")
     parser.add_argument("--warm-up", type=int, default=WARM_UP)
+    parser.add_argument("--at-least", type=float, default=1.0, help="effective draws: fewer in the file are made anew")
     parser.add_argument("--only", nargs="*", help="names of posteriors")
     parser.add_argument("--one", help="used by the command itself: one posterior, in this process")
     parser.add_argument("--core", type=int)
@@ -168,7 +179,7 @@ def _run_all(options: Any, plan: tuple[float, int, int]) -> None:
 
     records = json.loads(options.out.read_text()) if options.out.exists() else {}
     wanted = options.only or list(SUITE)
-    missing = [name for name in wanted if "sites" not in records.get(name, {})]
+    missing = [name for name in wanted if _effective(records.get(name, {})) < options.at_least]
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     cores: Queue[Any] = Queue()
     for index in range(options.processes):
@@ -184,7 +195,8 @@ def _run_all(options: Any, plan: tuple[float, int, int]) -> None:
     with ThreadPoolExecutor(options.processes) as pool:
         for done in as_completed([pool.submit(one, name) for name in missing]):
             name, record = done.result()
-            records[name] = record
+            if _effective(record) >= _effective(records.get(name, {})):
+                records[name] = record
             _write(options.out, records)
             told = {word: record[word] for word in ("failed", "r_hat", "effective_draws", "seconds") if word in record}
             print(name, record["how"], told, flush=True)

@@ -1,5 +1,9 @@
 """Regressions: each of rows, coefficients and at most a few parameters of the noise."""
 
+# NumPyro says of a site only that it is an array or a number.
+# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOptionalSubscript=false, reportOptionalOperand=false, reportCallIssue=false
+
 from typing import Any
 
 import jax.numpy as jnp

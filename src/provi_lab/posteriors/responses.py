@@ -1,5 +1,9 @@
 """Tests, games, lifetimes and animals: models of people's and machines' answers."""
 
+# NumPyro says of a site only that it is an array or a number.
+# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOptionalSubscript=false, reportOptionalOperand=false, reportCallIssue=false
+
 from typing import Any
 
 import jax

@@ -1,5 +1,9 @@
 """Series in time and space: autoregressions, states, differential equations, hidden chains, Gaussian processes."""
 
+# NumPyro says of a site only that it is an array or a number.
+# pyright: reportIndexIssue=false, reportOperatorIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOptionalSubscript=false, reportOptionalOperand=false, reportCallIssue=false
+
 from typing import Any
 
 import jax

@@ -7,6 +7,7 @@ from scipy import optimize
 
 from provi.algorithms.natural.modes import find_modes
 from provi.algorithms.natural.quasi_newton import descend
+from provi.frontends import from_numpyro
 from provi.targets import LogDensity
 
 
@@ -76,3 +77,20 @@ def test_starts_and_seed_change_the_search():
     assert find_modes(target, starts=5).num_searches == 5
     with pytest.raises(ValueError, match="starts"):
         find_modes(target, starts=0)
+
+
+def test_searches_from_the_packages_own_starts_leave_the_wrong_mode():
+    """The frequency of a sine in NumPyro: from the first point alone a search ends 80 nats and more below the best."""
+    numpyro = pytest.importorskip("numpyro")
+    x = np.linspace(0, 10, 40)
+    y = np.sin(2.6 * x) + 0.3 * np.random.default_rng(0).normal(size=40)
+
+    def model():
+        amplitude = numpyro.sample("amplitude", numpyro.distributions.HalfNormal(2))
+        frequency = numpyro.sample("frequency", numpyro.distributions.LogNormal(0, 1))
+        numpyro.sample("y", numpyro.distributions.Normal(amplitude * jnp.sin(frequency * x), 0.3), obs=y)
+
+    target = from_numpyro(model)
+    one, several = find_modes(target, starts=1)[0], find_modes(target)[0]
+    assert several.log_density > one.log_density + 80
+    assert target.constrain(several.location)["frequency"] == pytest.approx(2.6, abs=0.05)

@@ -1,5 +1,7 @@
 """What `from_theorem` returns keeps its word: the accuracy is met, the budget is kept, the start is known."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from provi.estimators import Energy, Entropy, StickingTheLanding
 from provi.families import Gaussian, Laplace, LocationScale
 from provi.schedules import ConstantStep, GeometricAverage, LastIterate, NoiseWeightedAverage, StronglyConvexStep
 from provi.targets import Gaussian as GaussianTarget
-from provi.targets import LogisticRegression
+from provi.targets import LogDensity, LogisticRegression
 
 RNG = np.random.default_rng(1)
 X = RNG.normal(size=(30, 2))
@@ -151,3 +153,31 @@ def test_a_far_start_has_a_larger_bound():
     near = ProxSGD.from_theorem(LOGISTIC, family, budget=1000, start=family.point([0, 0], 0.1))
     far = ProxSGD.from_theorem(LOGISTIC, family, budget=1000, start=family.point([50, 50], 0.1))
     assert far.guarantee.bound > near.guarantee.bound
+
+
+def _softplus(z):
+    return -jnp.sum(jax.nn.softplus(z))
+
+
+def _log_cosh(z):
+    return -jnp.sum(jnp.logaddexp(z, -z)) - jnp.logaddexp(z[0] + z[1], -z[0] - z[1])
+
+
+@pytest.mark.parametrize("kind", [ProxSGD, ProjSGD, MPSGD])
+def test_a_best_approximation_is_claimed_only_where_there_is_one(kind):
+    """softplus is convex and smooth, and exp(-softplus) has no integral: E softplus(m + cu) - log c has no minimum."""
+    far = {"budget": 1000, "initial_distance_squared": 1.0, "reference_distance_squared": 1.0}
+    with pytest.raises(ValueError, match="nothing shows that there is one.*Declare growth_exponent="):
+        kind.from_theorem(LogDensity(_softplus, 2, smoothness=1.0, log_concave=True), SYMMETRIC, **far)
+    declared = LogDensity(_softplus, 2, smoothness=1.0, log_concave=True, growth_exponent=0.5)
+    grounds = dict(kind.from_theorem(declared, SYMMETRIC, **far).guarantee.assumptions)
+    reason = (
+        "a best approximation exists: Growth of order 0.5 and a log-concave base (Labarriere et al. 2026, Theorem 1)."
+    )
+    assert grounds[reason] == "declared"
+    # |z| at infinity, to be seen from the gradients: as good as the convexity that it rests on.
+    proper = LogDensity(_log_cosh, 2, smoothness=4.0, log_concave=True)
+    found = kind.from_theorem(proper, SYMMETRIC, **far).guarantee.assumptions[0]
+    assert "Growth of order 1" in found[0] and found[1] == proper.constants.log_concave.status
+    with pytest.raises(ValueError, match="growth_exponent must be"):
+        LogDensity(_softplus, 2, growth_exponent=-1)

@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.compilation import program_jit
+from provi.core.interpreter import weighed_jit
 from provi.core.limits import Clock
 from provi.core.types import Vector
 from provi.targets.base import AbstractTarget
@@ -31,18 +32,18 @@ class LaplaceApproximation:
     converged: bool
 
 
-@program_jit
+@partial(weighed_jit, calls=100)
 def value_and_gradient(target: AbstractTarget, z: Vector):
     """The potential and its gradient, compiled once for a kind of target."""
     return target.value_and_gradient(z)
 
 
-@program_jit
+@weighed_jit
 def _hessian(target: AbstractTarget, z: Vector):
     return jax.hessian(target.potential)(z)
 
 
-@program_jit
+@weighed_jit
 def _hessian_diagonal(target: AbstractTarget, z: Vector):
     """diag(H) by one Hessian-vector product a coordinate; above `LARGEST_DENSE`, the mean of v * H v over random signs.
 

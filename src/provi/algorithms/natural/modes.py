@@ -10,11 +10,12 @@ estimates, too low where the Gaussians are too narrow.
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import logsumexp
+from scipy import special
 
 from provi.algorithms.natural.laplace import curvature_factor
 from provi.algorithms.natural.quasi_newton import descend
@@ -29,7 +30,7 @@ STARTS, FEW_STARTS, MANY_DIMENSIONS = 16, 4, 1000
 
 _ROUNDS, _MOST_MODES, _CALLS = 300, 8, 24
 _POLISHES, _CONVERGED, _NEAR, _LEVEL = 4, 1e-3, 0.5, 0.1
-_DIVISIONS = 20
+_DIVISIONS, _REACH = 20, 0.999
 _NEGLIGIBLE = 1e-4
 """A share of the evidence below which a mode is not reported: a saddle's neighbourhood, a shelf far out."""
 
@@ -63,8 +64,9 @@ class Modes:
     """What a search for modes has found: `found`, by their evidence, the most first; prints itself.
 
     - `num_searches`: how many began; `num_settled`: how many of them ended of themselves.
-    - `evaluations`: of the potential and its gradient. - `chosen`: the number of the mode that the fit is at.
-    - `reason`: why no search was made, where none was.
+    - `evaluations`: of the potential and its gradient. - `reason`: why no search was made, where none was.
+    - `chosen`: the number of the mode that is nearest to q; `missed`: the share of the evidence at modes that are
+      beyond what q reaches, by the estimates.
     """
 
     found: tuple[Mode, ...]
@@ -72,6 +74,7 @@ class Modes:
     num_settled: int
     evaluations: int
     chosen: int = 0
+    missed: float = 0.0
     reason: str = ""
 
     def __len__(self) -> int:
@@ -93,15 +96,26 @@ class Modes:
         """Whether more than one search was made, so that another mode could have been found."""
         return self.num_searches > 1
 
-    @property
-    def missed(self) -> float:
-        """The share of the evidence that is at other modes than the chosen one, by the estimates."""
-        return float(1 - self.shares[self.chosen]) if len(self) > 1 else 0.0
+    def seen_from(self, mean: np.ndarray, covariance: np.ndarray) -> "Modes":
+        """With what q reaches: modes within the ellipsoid that holds 0.999 of the Gaussian with these moments.
+
+        `covariance`: a matrix, or the vector of its diagonal.
+        """
+        if not self.found:
+            return self
+        away = np.stack([mode.location for mode in self.found]) - mean
+        solved = away / covariance if covariance.ndim == 1 else np.linalg.solve(covariance, away.T).T
+        distances = np.sum(away * solved, axis=1)
+        beyond = distances > special.chdtri(len(mean), 1 - _REACH)
+        missed = float(self.shares[beyond].sum()) if len(self) > 1 else 0.0
+        return dataclasses.replace(self, chosen=int(np.argmin(distances)), missed=missed)
 
     def __str__(self) -> str:
         if not self.searched:
             return f"Modes were not searched for: {self.reason or 'one start'}."
         ended = f"{self.num_settled} of {self.num_searches} searches ended"
+        if not self.found[0].converged:
+            return f"No mode found, only points from where the density still grows ({ended})."
         if len(self) == 1:
             return f"One mode found: {ended}, and {self.found[0].searches} were there."
         shares = ", ".join(_percent(share) for share in self.shares)
@@ -112,6 +126,11 @@ class Modes:
 
     def __repr__(self) -> str:
         return f"<provi.Modes: {self}>"
+
+
+def not_searched(reason: str) -> Modes:
+    """What a fit says that has made no search."""
+    return Modes((), 0, 0, 0, reason=reason)
 
 
 def _percent(share: float) -> str:
@@ -126,6 +145,7 @@ def find_modes(
     seed: int = 0,
     diagonal: bool = False,
     clock: Clock = NO_LIMIT,
+    evaluate: "BatchedPotential | None" = None,
 ) -> Modes:
     """Look for the modes of `target` from `starts` points at once.
 
@@ -135,13 +155,12 @@ def find_modes(
     - `seed`: of these points, and of the draws for the evidence.
     - `diagonal`: take the Hessian's diagonal only, as is done above 1000 dimensions in any case.
     - `clock`: the searches end when a quarter of its time is used up.
+    - `evaluate`: the program, where the caller has it.
 
     **Returns:** `Modes`, at least one: where no search converges, the lowest point that was reached.
     """
-    if starts is None:
-        starts = STARTS if target.dim <= MANY_DIMENSIONS else FEW_STARTS
-    starts, enough = check_count("starts", starts), clock.left * 0.75
-    evaluate = BatchedPotential(target, starts)
+    starts, enough = usual_starts(target) if starts is None else check_count("starts", starts), clock.left * 0.75
+    evaluate = BatchedPotential(target, starts) if evaluate is None else evaluate
     points = target.search_points(starts, seed)
     ended = descend(evaluate, points, _ROUNDS, lambda: not clock.limited or clock.left > enough)
     if not np.isfinite(ended.values).any():
@@ -151,7 +170,7 @@ def find_modes(
     places = _distinct(target, evaluate, ended.points, ended.values, diagonal)
     proper = [place for place in places if place.converged] or places[:1]
     log_evidence = _evidence(evaluate, proper, target.dim, seed)
-    shares = np.exp(log_evidence - logsumexp(log_evidence))
+    shares = np.exp(log_evidence - _log_sum(log_evidence))
     order = [k for k in np.argsort(-shares, kind="stable") if shares[k] >= _NEGLIGIBLE or k == np.argmax(shares)]
     modes = tuple(
         dataclasses.replace(
@@ -160,6 +179,11 @@ def find_modes(
         for k in order
     )
     return Modes(modes, starts, int(ended.settled.sum()), evaluate.evaluations)
+
+
+def usual_starts(target: AbstractTarget) -> int:
+    """How many searches are made where nobody says."""
+    return STARTS if target.dim <= MANY_DIMENSIONS else FEW_STARTS
 
 
 class BatchedPotential:
@@ -198,7 +222,7 @@ def _distinct(
     for row in np.argsort(values, kind="stable"):
         if not math.isfinite(values[row]):
             break
-        near = next((k for k, mode in enumerate(found) if _same(mode, points[row], values[row])), None)
+        near = next((k for k, mode in enumerate(found) if _same(mode, points[row], float(values[row]))), None)
         if near is None and len(found) < _MOST_MODES:
             mode = _polished(target, evaluate, points[row], diagonal)
             near = next((k for k, other in enumerate(found) if _same(other, mode.location, -mode.log_density)), None)
@@ -251,16 +275,20 @@ def _evidence(evaluate: BatchedPotential, modes: list[Mode], dim: int, seed: int
     z = np.concatenate([_moved(mode, u) for mode, u in zip(modes, draws, strict=True)])
     log_p = -evaluate(z)[0]
     log_q = np.stack([_log_normal(mode, z) for mode in modes])
-    log_mixture = logsumexp(log_q, axis=0) - math.log(number)
+    log_mixture = _log_sum(log_q, axis=0) - math.log(number)
     # A density that is not finite at a draw is zero there.
     log_weights = np.where(np.isfinite(log_p), log_p, -np.inf) - log_mixture
-    found = np.full(number, logsumexp(log_weights) - math.log(number * len(z)))
+    found = np.full(number, _log_sum(log_weights) - math.log(number * len(z)))
     for _ in range(_DIVISIONS if number > 1 else 0):
         belongs = found[:, None] + log_q
-        belongs = belongs - logsumexp(belongs, axis=0)
-        found = logsumexp(belongs + log_weights, axis=1) - math.log(len(z))
+        belongs = belongs - _log_sum(belongs, axis=0)
+        found = _log_sum(belongs + log_weights, axis=1) - math.log(len(z))
     laplace = np.asarray([mode.log_density - _log_normal(mode, mode.location[None])[0] for mode in modes])
     return np.where(np.isfinite(found), found, laplace)
+
+
+def _log_sum(values: np.ndarray, axis: int | None = None) -> Any:
+    return special.logsumexp(values, axis=axis)
 
 
 def _moved(mode: Mode, u: np.ndarray) -> np.ndarray:

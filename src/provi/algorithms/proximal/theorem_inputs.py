@@ -18,6 +18,9 @@ from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget, Constant, declared, proven
 from provi.theory import solution_region
 
+_RADII = (1.0, 10.0, 1e2, 1e3, 1e4, 1e6)
+_MOST_AXES = 256  # of the linear program that shows growth
+
 
 @dataclasses.dataclass(frozen=True)
 class TheoremInputs:
@@ -78,7 +81,7 @@ def theorem_inputs(
     initial, reference = _distances(
         target, start, strong_convexity, initial_distance_squared, reference_distance_squared
     )
-    assumptions = _assumptions(target, family, initial, reference)
+    assumptions = _assumptions(target, family, start, initial, reference)
     own = [constants.log_concave, constants.smoothness, *([convexity] if convexity is not None else [])]
     return TheoremInputs(
         start=start,
@@ -125,22 +128,48 @@ def _distances(
     return proven(bound, "(|w0 - wbar| + sqrt(d/mu))^2"), reference_constant
 
 
-def _assumptions(
-    target: AbstractTarget, family: LocationScale, initial: Constant, reference: Constant
-) -> tuple[tuple[str, str], ...]:
+def _existence(target: AbstractTarget, family: LocationScale, start: Point) -> tuple[str, str]:
+    """That a best approximation exists, and on what grounds; a `ValueError` where there are none.
+
+    Log-concavity is not enough: softplus(z) is convex, and E_q of it - log(scale) falls for ever as q moves and widens.
+    """
     constants = target.constants
-    convexity = constants.strong_convexity
-    verdict = solution_region.minimiser_exists(
-        # A convex potential whose density can be normalised grows at least linearly.
-        growth_exponent=1.0,
-        base_log_concave=family.base.log_concave,
-        strong_convexity=float(convexity.value) if convexity.known else None,  # pyright: ignore
-    )
+    convexity, growth = constants.strong_convexity, target.growth
+    strong = float(convexity.value) if convexity.known and convexity.value else None
+    if strong is None and not growth.known and _grows(target, start):
+        growth = Constant(1.0, constants.log_concave.status, "convexity, and tangents that enclose a bounded set")
+    exponent = float(growth.value) if growth.known else None  # pyright: ignore
+    verdict = solution_region.minimiser_exists(exponent, family.base.log_concave, strong)
+    if not verdict.holds:
+        raise ValueError(
+            "The theorems need a best approximation, and nothing shows that there is one: the density may have no "
+            "integral. Declare growth_exponent= on the target (an r > 0 for which the potential is at least "
+            "c |z|^r - c'), or strong_convexity=, or use an algorithm without from_theorem."
+        )
+    grounds = convexity.status if strong is not None else growth.status
+    return f"a best approximation exists: {verdict.reason}", grounds
+
+
+def _grows(target: AbstractTarget, start: Point) -> bool:
+    """Whether gradients on the axes through the start prove growth of order 1, of a convex potential."""
+    dim = target.dim
+    if dim > _MOST_AXES or start.loc.dtype != np.float64:  # rounding of float32 could be taken for a slope
+        return False
+    axes = jnp.concatenate([jnp.eye(dim), -jnp.eye(dim)]).astype(start.loc.dtype)
+    slopes = jax.vmap(jax.grad(target.potential))
+    for radius in _RADII:
+        gradients = np.asarray(slopes(start.loc[None, :] + radius * axes), np.float64)
+        if np.isfinite(gradients).all() and solution_region.linear_growth(gradients) > 0:
+            return True
+    return False
+
+
+def _assumptions(
+    target: AbstractTarget, family: LocationScale, start: Point, initial: Constant, reference: Constant
+) -> tuple[tuple[str, str], ...]:
+    convexity = target.constants.strong_convexity
     return (
-        (
-            f"a best approximation exists: {verdict.reason}",
-            convexity.status if convexity.known else constants.log_concave.status,
-        ),
+        _existence(target, family, start),
         (f"|w0 - w*|^2 <= {initial.value:.6g} ({initial.reason})", _weaker(initial.status, convexity.status)),
         (
             f"|w* - wbar|^2 <= {reference.value:.6g} ({reference.reason})",

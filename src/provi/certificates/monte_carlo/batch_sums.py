@@ -5,15 +5,17 @@ shift $v_b$ and its own pairs $\pm u_i$, drawn in chunks of a fixed size. The nu
 more draws do not compile anything anew, and draws are made again from their key instead of being stored.
 """
 
-from typing import TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from provi.core.compilation import program_jit
 from provi.core.devices import over_draws
+from provi.core.interpreter import weighed_jit
 from provi.core.types import Count, Flag, Matrix, RandomKey, Scalar, Vector
 from provi.families.bases import AbstractBase
 from provi.targets.base import AbstractFiniteSum, AbstractTarget
@@ -67,7 +69,7 @@ class BatchMeans(eqx.Module):
     least: PerBatch
 
 
-@program_jit
+@partial(weighed_jit, trips=100, calls=4)
 def batch_means(
     key: RandomKey,
     target: AbstractTarget,
@@ -155,10 +157,11 @@ def curvature_excess(
     return jnp.where(jumped, 1e-9 * tangents, slopes), jnp.where(jumped, above, inner) / length
 
 
-def displacement(loc: Vector, factor: Matrix | Vector) -> Scalar:
+def displacement(loc: Any, factor: Any) -> Any:
     """By how much rounding moves a point m + Cu, in standard deviations of q: large where |m| is many of them."""
-    spread = jnp.abs(factor) if factor.ndim == 1 else jnp.linalg.norm(factor, axis=1)
-    return jnp.finfo(loc.dtype).eps * jnp.max(jnp.abs(loc) / spread)
+    xp: Any = np if isinstance(loc, np.ndarray) else jnp
+    spread = xp.abs(factor) if factor.ndim == 1 else xp.linalg.norm(factor, axis=1)
+    return jnp.finfo(loc.dtype).eps * xp.max(xp.abs(loc) / spread)
 
 
 def times(matrix: Matrix | Vector, rows: Float[Array, "*batch dim"]) -> Float[Array, "*batch dim"]:

@@ -23,7 +23,6 @@ import dataclasses
 import math
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -41,7 +40,8 @@ from provi.certificates.monte_carlo.check_values import CheckValues, Unseen, che
 from provi.certificates.monte_carlo.convexity import refuting_segment
 from provi.certificates.monte_carlo.finite_sample import NAME, FiniteSample, finite_sample_bound, known_slopes
 from provi.certificates.monte_carlo.whitened_frame import Grounds, growth, whitened_frame
-from provi.core.arguments import check_count, check_positive, double_precision
+from provi.core.arguments import check_count, check_positive, device_array, double_precision
+from provi.core.randomness import key_of
 from provi.core.types import RandomKey
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget
@@ -126,7 +126,7 @@ def monte_carlo_bounds(
     if slopes is not None:
         share = 1 - FINITE_SHARE
         finite = finite_sample_bound(
-            jax.random.key(seed),
+            key_of(seed),
             target,
             family,
             frame,
@@ -167,12 +167,12 @@ def _repeat(
     hidden: Callable[[int], tuple[float, float]] | None,
 ) -> MonteCarloCertificate:
     """Check, double the draws, check again."""
-    key, dim = jax.random.key(seed), family.dim
+    key, dim = key_of(seed), family.dim
     whitener = None if frame.whitener is None else np.asarray(frame.whitener, np.float64)
     epsilon = float(jnp.finfo(frame.loc.dtype).eps)
     centre = np.zeros(frame.factor.shape)
     preconditioner = np.eye(dim) if dim <= LARGEST_DENSE else np.ones(dim)
-    moved = float(displacement(frame.loc, frame.factor))
+    moved = float(displacement(np.asarray(frame.loc), np.asarray(frame.factor)))
     history, smallest, check = [math.inf, math.inf], math.inf, 0
     cone, used = growth(target, family, frame) if whitener is None else (None, 0)
 
@@ -225,11 +225,11 @@ def _evaluator(
     chunk: int,
 ) -> Evaluate:
     """The function that `minimise_batches` calls, over these chunks of draws."""
-    fixed, numbers = jnp.asarray(centre), (jnp.asarray(chunks.start), jnp.asarray(len(chunks)))
+    fixed, numbers = device_array(centre), (device_array(chunks.start), device_array(len(chunks)))
 
     def evaluate(shifts: np.ndarray, with_fisher: bool) -> HostMeans:
-        arguments = (key, target, family.base, frame, fixed, jnp.asarray(shifts), *numbers)
-        return on_host(batch_means(*arguments, chunk, jnp.asarray(with_fisher)))
+        arguments = (key, target, family.base, frame, fixed, device_array(shifts), *numbers)
+        return on_host(batch_means(*arguments, chunk, device_array(with_fisher)))
 
     return evaluate
 

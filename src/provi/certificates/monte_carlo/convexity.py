@@ -3,6 +3,7 @@ beyond them; and the segment between two draws on which a target is less convex 
 exist.
 """
 
+import itertools
 from typing import Any
 
 import jax
@@ -10,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from provi.algorithms.natural.modes import BatchedPotential
 from provi.certificates.certificate import Counterexample
 from provi.certificates.monte_carlo.batch_minima import times_rows
 from provi.certificates.monte_carlo.batch_sums import Frame, curvature_excess, pair_gradients, times
 from provi.certificates.monte_carlo.whitened_frame import claimed_convexity, scale_factor
 from provi.core.arguments import check_count, double_precision
-from provi.core.compilation import program_jit
+from provi.core.interpreter import weighed_jit
+from provi.core.randomness import key_of
 from provi.core.types import Count, Draws, Matrix, RandomKey, Scalar, Vector
 from provi.families.bases import AbstractBase
 from provi.families.location_scale import LocationScale, Point
@@ -23,6 +26,9 @@ from provi.targets.base import AbstractTarget
 
 PRODUCTS = 24
 """Hessian-vector products at a point. Negative curvature that matters is not at the 25th digit of a spectrum."""
+
+_NODES = 33
+"""On each segment between two modes."""
 
 STRETCHES = (2.0, 4.0, 8.0, 32.0, 128.0)
 """Draws are also taken so many times as far out: q lies where a potential is convex, whatever it does elsewhere. At
@@ -60,7 +66,7 @@ def find_negative_curvature(
     claimed = claimed_convexity(target.constants)
     granted = float(np.sqrt(np.finfo(target.dtype).eps)) if tolerance is None else float(tolerance)
     found = _least_curvatures(
-        jax.random.key(seed), target, family.base, loc, factor, jnp.asarray(claimed, target.dtype), num_points
+        key_of(seed), target, family.base, loc, factor, jnp.asarray(claimed, target.dtype), num_points
     )
     points, directions, excess, largest = (np.asarray(x, np.float64) for x in found)
     # What is rounded is the Hessian, and mu I is a part of it: all of it where the claim is exact.
@@ -77,7 +83,44 @@ def find_negative_curvature(
     return Counterexample(points[worst], directions[worst] / length, curvature, claimed)
 
 
-@program_jit
+@double_precision
+def counterexample_between(
+    target: AbstractTarget, places: np.ndarray, batch: int, tolerance: float | None = None
+) -> Counterexample | None:
+    r"""The segment between two of `places` on which the potential is least convex, if it is less so than was claimed.
+
+    A convex potential has one mode. Between two, its slope s along the way from one to the other rises and falls again:
+    on a piece of length l the average curvature is $(s_{j+1} - s_j)/l < 0$, however narrow the ridge between them is.
+
+    **Arguments:**
+
+    - `places`: modes, and the mean of q, one a row. - `batch`: points at a time, of a program that is compiled already.
+    - `tolerance`: relative to the slopes, what is granted to rounding; the square root of the machine precision.
+    """
+    claimed = claimed_convexity(target.constants)
+    granted = float(np.sqrt(np.finfo(target.dtype).eps)) if tolerance is None else float(tolerance)
+    evaluate, worst, found = BatchedPotential(target, batch), 0.0, None
+    times_between = np.linspace(0.0, 1.0, _NODES)
+    for one, other in itertools.combinations(np.asarray(places, np.float64), 2):
+        length = float(np.linalg.norm(other - one))
+        if not length > 0:
+            continue
+        nodes = one + times_between[:, None] * (other - one)
+        values, gradients = evaluate(nodes)
+        slopes = gradients @ (other - one) / length
+        piece = length / (_NODES - 1)
+        excess = np.diff(slopes) - claimed * piece
+        size = np.abs(slopes[:-1]) + np.abs(slopes[1:]) + (np.abs(values[:-1]) + np.abs(values[1:])) / length
+        # Not finite is no counter-example: the density may have a boundary.
+        ratios = np.where(np.isfinite(excess) & np.isfinite(size), excess / np.maximum(size, 1e-300), 0.0)
+        index = int(np.argmin(ratios))
+        if ratios[index] < min(-granted, worst):
+            worst, curvature = ratios[index], float(excess[index]) / piece + claimed
+            found = Counterexample(nodes[index], nodes[index + 1] - nodes[index], curvature, claimed)
+    return found
+
+
+@weighed_jit
 def _least_curvatures(
     key: RandomKey,
     target: AbstractTarget,
@@ -165,7 +208,7 @@ def refuting_segment(
     return Counterexample(ends[0], ends[1] - ends[0], float(curvature), float(frame.claimed))
 
 
-@program_jit
+@weighed_jit
 def _least_convex_pair(
     key: RandomKey,
     target: AbstractTarget,

@@ -35,6 +35,7 @@ draws, $\rho$ from n alone. Nothing is asymptotic: the bound is as valid with te
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -54,7 +55,8 @@ from provi.certificates.monte_carlo.batch_sums import (
     times,
 )
 from provi.certificates.monte_carlo.check_values import ROUNDING, log_det_gap_in_ball
-from provi.core.compilation import program_jit
+from provi.core.arguments import device_array
+from provi.core.interpreter import weighed_jit
 from provi.core.types import Count, Matrix, RandomKey, Scalar, Vector
 from provi.families.bases import AbstractBase, Normal
 from provi.families.location_scale import LocationScale
@@ -160,9 +162,9 @@ def finite_sample_bound(
     Ends when the value is at most `wanted`, or a check lowers it by less than a tenth, or at `max_gradients`.
     """
     at_once, dim = NUM_BATCHES * chunk, family.dim
-    centre, origin = np.zeros(frame.factor.shape), _gradient_at(target, frame)
+    centre, origin = np.zeros(frame.factor.shape), np.asarray(_gradient_at(target, frame), np.float64)
     shift, best, used, first, pairs = origin, math.inf, 1, _FIRST_CHUNK, max(FIRST_PAIRS, at_once)
-    moved = float(displacement(frame.loc, frame.factor))
+    moved = float(displacement(np.asarray(frame.loc), np.asarray(frame.factor)))
     detail = f"{slopes.grounds}; holds for any number of draws"
     if not np.isfinite(origin).all():
         return FiniteSample(math.inf, used, f"{detail}; infinite: the gradient at the mean of q is not finite")
@@ -180,9 +182,9 @@ def finite_sample_bound(
                 target,
                 family.base,
                 frame,
-                *map(jnp.asarray, (centre, _inverse_root(centre), shift, origin, radius, slopes.odd(centre))),
-                jnp.asarray(first),
-                jnp.asarray(pairs // at_once),
+                *map(device_array, (centre, _inverse_root(centre), shift, origin, radius, slopes.odd(centre))),
+                device_array(first),
+                device_array(pairs // at_once),
                 chunk,
             )
         )
@@ -218,7 +220,7 @@ class Sums(eqx.Module):
     excess: Scalar
 
 
-@program_jit
+@partial(weighed_jit, trips=100, calls=4)
 def _sums(
     key: RandomKey,
     target: AbstractTarget,
@@ -400,11 +402,11 @@ def _inverse_root(centre: np.ndarray) -> np.ndarray:
     return np.linalg.inv(np.linalg.cholesky(np.eye(len(centre)) + centre))
 
 
-def _gradient_at(target: AbstractTarget, frame: Frame) -> np.ndarray:
+@weighed_jit
+def _gradient_at(target: AbstractTarget, frame: Frame) -> Vector:
+    """w at the mean of q."""
     gradient = jax.grad(target.potential)(frame.loc)
-    return np.asarray(
-        times(frame.factor if frame.factor.ndim == 1 else frame.factor.T, gradient[None, :])[0], np.float64
-    )
+    return times(frame.factor if frame.factor.ndim == 1 else frame.factor.T, gradient[None, :])[0]
 
 
 def _on_host(sums: Sums) -> Any:

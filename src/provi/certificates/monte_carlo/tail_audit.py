@@ -35,7 +35,7 @@ from provi.certificates.certificate import Assumption, Counterexample
 from provi.certificates.monte_carlo.batch_sums import displacement
 from provi.certificates.monte_carlo.whitened_frame import scale_factor
 from provi.core.arguments import double_precision
-from provi.core.compilation import program_jit
+from provi.core.interpreter import weighed_jit
 from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget, Constants
 
@@ -104,9 +104,10 @@ def audit_lines(target: AbstractTarget, point: Point, *, seed: int) -> Tails:
     start, at, towards, nodes = (jnp.asarray(x, dtype) for x in (bases, places, directions, _grid()))
     found = _lines(target, loc, factor, start, at, towards, nodes)
     lines, through, values, slopes = (np.asarray(x, np.float64) for x in found)
+    loc, factor = np.asarray(loc), np.asarray(factor)
     granted = 4 * math.sqrt(float(jnp.finfo(dtype).eps)) + 40 * float(displacement(loc, factor)) / _STEP
     with np.errstate(invalid="ignore", over="ignore"):
-        return _read(lines, through, values, slopes, np.asarray(loc), np.asarray(factor), granted)
+        return _read(lines, through, values, slopes, loc, factor, granted)
 
 
 def _read(
@@ -165,7 +166,7 @@ def _below_tangent(
     return Counterexample(np.asarray(ends[0], np.float64), np.asarray(direction, np.float64), curvature, 0.0)
 
 
-@program_jit
+@weighed_jit
 def _lines(target: AbstractTarget, loc: Any, factor: Any, bases: Any, places: Any, directions: Any, nodes: Any) -> Any:
     """Unit directions, points on the lines, and phi and its slope along each at the nodes."""
 

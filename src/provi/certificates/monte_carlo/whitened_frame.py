@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from scipy.linalg import cholesky, solve_triangular
 
 from provi.certificates.monte_carlo.batch_sums import LARGEST_DENSE, Frame, times
-from provi.core.compilation import program_jit
+from provi.core.interpreter import weighed_jit
 from provi.core.types import Draws
 from provi.families.location_scale import LocationScale, Point
 from provi.families.scales import Diagonal, Symmetric, Triangular
@@ -119,7 +119,7 @@ def _mean_absolute(family: LocationScale) -> float:
     return float(family.base.kurtosis(family.dim)) ** -0.5
 
 
-@program_jit
+@weighed_jit
 def _tangents(target: AbstractTarget, frame: Frame, points: Draws) -> tuple[Float[Array, " draws"], Draws]:
     """phi and w at m + Cx for each row x."""
     transposed = frame.factor if frame.factor.ndim == 1 else frame.factor.T

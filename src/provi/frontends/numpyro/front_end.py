@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.core.arguments import default_dtype, double_precision
+from provi.core.interpreter import weighed_jit
 from provi.core.types import Vector
 from provi.frontends.numpyro.anatomy import anatomy_of, core_of, family_of, is_unweighted
 from provi.frontends.numpyro.model import (
@@ -232,7 +233,7 @@ def _check_masks(program: NumPyroModel, unravel: Unravel, vector: Any) -> None:
 
 def _check_finite(program: NumPyroModel, unravel: Unravel, vector: Any) -> None:
     """The density at the start; an error names the site that is not finite there."""
-    value, gradient = jax.jit(jax.value_and_grad(lambda z: program.potential(unravel(z))))(vector)
+    value, gradient = weighed_jit(jax.value_and_grad(lambda z: program.potential(unravel(z))))(vector)
     if np.isfinite(value) and np.isfinite(gradient).all():
         return
     remedy = "Pass start={site: value, ...} where the density is finite, or check the data."

@@ -7,7 +7,7 @@ from typing import Any
 
 from provi.certificates.distance.bound import share_down
 from provi.diagnostics.importance import ImportanceDiagnostics
-from provi.diagnostics.pareto import usable_k
+from provi.diagnostics.pareto import SMALL_ERROR, usable_k
 from provi.report.style import upper_bound
 from provi.runtime.record import Outcome
 
@@ -23,6 +23,12 @@ _BASES = {
     "laplace": "Laplace distribution",
     "uniform": "uniform distribution on an ellipsoid",
     "student_t": "Student t distribution",
+}
+_RICHER = {
+    "student": "Student t distribution with full covariance and fitted tails",
+    "skewed": "Gaussian pushed through a monotone map of each coordinate",
+    "flow": "normalising flow",
+    "mixture": "mixture of Gaussians",
 }
 _INTERVAL = 0.94  # that of the page's tables and pictures
 _WIDE = 1.0  # nats, from which a bound no longer shows that an approximation is a good one
@@ -165,7 +171,7 @@ def _warning(fit: Any, found: ImportanceDiagnostics | None) -> str | None:
     """What draws say against the approximation, beside a certificate that does not speak of the posterior."""
     if found is None or math.isnan(found.pareto_k) or found.adequate:
         return None
-    if not is_bad(found):
+    if not is_bad(found) or found.missed > SMALL_ERROR:
         return found.advice
     gap, family = fit.certificate.gap, family_words(fit)
     words = "This approximation is not the posterior"
@@ -229,7 +235,9 @@ def family_words(fit: Any) -> str:
 
 
 def _base_words(fit: Any) -> str:
-    name = fit.posterior.family.base.name
+    scale, name = fit.posterior.family.scale, fit.posterior.family.base.name
+    if scale in _RICHER:
+        return _RICHER[scale]
     return _BASES.get(name, f"member of the {name} family")
 
 

@@ -155,17 +155,19 @@ def model_marginals(posterior: Any, most: int) -> Marginals:
     trial = posterior.sample(3, _SEED)
     if target is not None:
         names = target.constrained_names
-    if target is None or (names == posterior.names and _same(_columns(target.constrain(trial)), trial)):
+    exact_family = posterior.family.exact_moments
+    free = target is None or (names == posterior.names and _same(_columns(target.constrain(trial)), trial))
+    if free and exact_family:
         count = min(most, len(names))
         return Marginals(names[:count], len(names), posterior, np.arange(count), None)
     count = min(most, len(names))
-    num_draws = int(np.clip(_NUMBERS // max(len(names), target.dim), _FEWEST_DRAWS, _DRAWS))
+    num_draws = int(np.clip(_NUMBERS // max(len(names), posterior.family.dim), _FEWEST_DRAWS, _DRAWS))
     z = posterior.sample(num_draws, _SEED)
-    draws = _constrained(target, z)[:, :count]
+    draws = (z if target is None else _constrained(target, z))[:, :count]
     place = {name: index for index, name in enumerate(posterior.names)}
     found = [place.get(name, -1) for name in names[:count]]
     # A name alone may be the user's word for something else: the draws must agree.
-    exact = [k >= 0 and _same(draws[:, index], z[:, k]) for index, k in enumerate(found)]
+    exact = [exact_family and k >= 0 and _same(draws[:, index], z[:, k]) for index, k in enumerate(found)]
     return Marginals(names[:count], len(names), posterior, np.where(exact, found, -1), draws)
 
 

@@ -1,0 +1,243 @@
+"""Rows that are read in blocks: the same fits and certificates as in memory, whatever is read and however."""
+
+import gc
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+import provi
+from provi.certificates.linear.bounds import linear_model_bounds
+from provi.data import encoded_rows
+from provi.data.blocks import read_ahead
+from provi.targets.likelihoods import NegativeBinomial
+
+pyarrow = pytest.importorskip("pyarrow")
+ROWS, WIDTH = 900, 4
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    """Several tiles of a small table, the last of them not full."""
+    monkeypatch.setattr(encoded_rows, "_TILE_NUMBERS", 512)
+    monkeypatch.setattr(encoded_rows, "_FEWEST_TILE_ROWS", 16)
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((ROWS, WIDTH))
+    eta = X @ np.array([0.6, -0.4, 0.2, 0.0]) + 0.3
+    return {
+        "X": X,
+        "binary": (rng.random(ROWS) < 1 / (1 + np.exp(-eta))).astype(float),
+        "counts": rng.poisson(np.exp(eta)).astype(float),
+        "real": eta + rng.standard_normal(ROWS),
+    }
+
+
+def write(path, columns):
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table(columns), path, row_group_size=128)
+    return path
+
+
+def same(one, other):
+    np.testing.assert_allclose(one.posterior.mean, other.posterior.mean, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(one.posterior.covariance, other.posterior.covariance, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(one.elbo.value, other.elbo.value, rtol=1e-11)
+    assert one.certificate.status == other.certificate.status == "proven"
+    assert other.certificate.gap <= 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "response", "model"),
+    [
+        ("LogisticRegression", "binary", {}),
+        ("ProbitRegression", "binary", {}),
+        ("PoissonRegression", "counts", {}),
+        ("LinearRegression", "real", {"noise_scale": 1.2}),
+        ("GeneralisedLinearModel", "counts", {"likelihood": NegativeBinomial(2.0)}),
+    ],
+)
+def test_every_regression_equals_the_one_in_memory(table, name, response, model):
+    kind, X, y = getattr(provi.targets, name), table["X"], table[response]
+    plain, streamed = kind(X, y, intercept=True, **model), kind.from_blocks(X, y, intercept=True, **model)
+    assert streamed.stream.num_tiles > 3 and ROWS % streamed.stream.tile_rows
+    if name in ("LogisticRegression", "PoissonRegression"):  # counts have a start of their own
+        return same(provi.fit(plain), provi.fit(streamed))
+    with jax.enable_x64(True):
+        family = provi.families.Gaussian(WIDTH + 1)
+        point = family.point(np.linspace(-0.1, 0.3, WIDTH + 1), 0.04, np.float64)
+        # (a) needs the whole pass; of the others a long pass takes less.
+        one, other = (linear_model_bounds(t, family, point)[0].value for t in (plain, streamed))
+        np.testing.assert_allclose(one, other, rtol=1e-8)
+        assert np.isfinite(one)
+        z = jax.numpy.linspace(-0.3, 0.3, WIDTH + 1)
+        for one, other in zip(*(jax.value_and_grad(t.potential)(z) for t in (plain, streamed)), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-10)
+
+
+def test_files_mapped_arrays_and_iterators_are_the_same_rows_bit_for_bit(table, tmp_path):
+    X, y = table["X"].astype(np.float32), table["binary"].astype(np.float32)
+    for part, (a, b) in enumerate([(0, 250), (250, 700), (700, ROWS)]):
+        write(tmp_path / f"part-{part}.parquet", {**{f"x{i}": X[a:b, i] for i in range(WIDTH)}, "y": y[a:b]})
+    arrow = pyarrow.table({**{f"x{i}": X[:, i] for i in range(WIDTH)}, "y": y})
+    with pyarrow.ipc.new_file(tmp_path / "whole.arrow", arrow.schema) as file:
+        file.write_table(arrow, max_chunksize=333)
+    for name, values in (("X", X), ("y", y)):
+        np.save(tmp_path / f"{name}.npy", values)
+
+    def blocks():
+        yield from ((X[k : k + 77], y[k : k + 77]) for k in range(0, ROWS, 77))
+
+    kind = provi.targets.LogisticRegression
+    files = [tmp_path / f"part-{k}.parquet" for k in range(3)]
+    made = [
+        kind.from_parquet(files, "y"),
+        kind.from_parquet(str(tmp_path / "part-*.parquet"), "y", prefetch=False),
+        kind.from_parquet(tmp_path / "whole.arrow", "y", memory=2**20),
+        kind.from_blocks(tmp_path / "X.npy", tmp_path / "y.npy", prefetch=False),
+        kind.from_blocks(blocks, memory=2**20),
+    ]
+    assert isinstance(made[3].stream.rows.source.X, np.memmap)
+    tiles = [[part.tobytes() for tile in target.stream.rows.tiles() for part in tile] for target in made]
+    assert all(tile == tiles[0] for tile in tiles)
+    fit = provi.fit(made[0])
+    assert made[0].dtype == np.float32 and fit.certificate.status == "proven"
+    assert provi.certify(made[1], fit, compare=False).gap <= 0.01
+
+
+def test_categories_scales_labels_predictions_and_files(table, tmp_path):
+    rng = np.random.default_rng(1)
+    a, group = 5 + 3 * table["X"][:, 0], rng.choice(["u", "v", "w"], ROWS)
+    code, label = rng.integers(1, 4, ROWS), np.where(table["binary"] == 1, "yes", "no")
+    columns = {"a": a, "group": group, "code": code, "y": label}
+    path = write(tmp_path / "t.parquet", columns)
+    arguments = {"categorical": ["code"], "standardise": True, "intercept": True, "prior_scale": 2.0}
+    target = provi.targets.LogisticRegression.from_parquet(path, "y", **arguments)
+    indicators = [group == "v", group == "w", code == 2, code == 3]
+    X = np.column_stack([(a - a.mean()) / a.std(), *indicators]).astype(float)
+    plain = provi.targets.LogisticRegression(X, label == "yes", 2.0, intercept=True, names=target.names[1:])
+    assert target.names == ("intercept", "a", "group=v", "group=w", "code=2", "code=3")
+    fit, known = provi.fit(target, checkpoint=tmp_path / "run.ckpt"), provi.fit(plain)
+    same(known, fit)
+    assert "blocks" in fit.certificate.distance_line and "intercept" in str(fit.posterior.summary())
+    new = {name: values[:5] for name, values in columns.items()}
+    expected = known.predict(X[:5]).mean
+    np.testing.assert_allclose(fit.predict(new).mean, expected, rtol=1e-8)
+    fit.save(tmp_path / "fit.safetensors")
+    loaded = provi.load(tmp_path / "fit.safetensors")
+    np.testing.assert_allclose(loaded.predict(new).mean, expected, rtol=1e-8)
+    assert loaded.target.stream.identity == target.stream.identity
+    with pytest.raises(ValueError, match="loaded without its data"):
+        provi.certify(loaded.target, loaded, compare=False)
+    assert provi.load(tmp_path / "fit.safetensors", target).certificate.gap == fit.certificate.gap
+    again = provi.targets.LogisticRegression.from_parquet(path, "y", **arguments)
+    resumed = provi.fit(again, checkpoint=tmp_path / "run.ckpt", resume=True)
+    assert np.array_equal(resumed.posterior.mean, fit.posterior.mean)
+    other = provi.targets.LogisticRegression.from_parquet(path, "y", **{**arguments, "standardise": False})
+    with pytest.raises(ValueError, match="belongs to another run"):
+        provi.fit(other, checkpoint=tmp_path / "run.ckpt", resume=True)
+
+
+def test_a_long_fit_starts_from_a_sample_that_fits_into_memory(table, monkeypatch):
+    from provi.structures import linear
+
+    monkeypatch.setattr(linear, "SMALLEST_WORK", 1.0)
+    target = provi.targets.LogisticRegression.from_blocks(table["X"], table["binary"], memory=2**20)
+    chosen, before = [], type(target.stream.rows).sample
+
+    def sample(rows, places):
+        found = before(rows, places)
+        chosen.append((places, found))
+        return found
+
+    monkeypatch.setattr(type(target.stream.rows), "sample", sample)
+    same(
+        provi.fit(provi.targets.LogisticRegression(table["X"], table["binary"]), tol=1e-6), provi.fit(target, tol=1e-6)
+    )
+    places, (design, response) = chosen[0]
+    np.testing.assert_array_equal(design, table["X"][places])
+    np.testing.assert_array_equal(response, table["binary"][places])
+    rows = target.stream.rows
+    assert rows.least_stride * rows.memory >= 2 * ROWS * WIDTH * 8 or rows.least_stride == 1
+
+
+def test_bytes_that_are_held_stay_within_the_memory():
+    count, width, memory = 40_000, 8, 2**20
+    X = np.zeros((count, width), np.float32)
+
+    def blocks():
+        yield from ((X[k : k + 1000], X[k : k + 1000, 0]) for k in range(0, count, 1000))
+
+    rows = provi.targets.LinearRegression.from_blocks(blocks, memory=memory).stream.rows
+    held = []
+    for tile, _ in rows.tiles():
+        gc.collect() if not held else None
+        held.append(tile.base.nbytes * (encoded_rows.BLOCKS_HELD - 1))
+    assert len(held) == rows.num_tiles > 16 and max(held) <= memory / 2
+    assert X.nbytes > memory
+
+
+def test_what_is_wrong_is_named_with_column_file_and_row(table, tmp_path):
+    kind, X = provi.targets.LogisticRegression, table["X"].copy()
+    X[317, 2] = np.nan
+    columns = {f"x{i}": X[:, i] for i in range(WIDTH)} | {"y": table["binary"]}
+    bad, good = write(tmp_path / "bad.parquet", columns), write(tmp_path / "good.parquet", {**columns, "x2": X[:, 0]})
+    with pytest.raises(ValueError, match=r"bad\.parquet, row 318: column 'x2' is nan"):
+        kind.from_parquet([good, bad], "y")
+    with pytest.raises(ValueError, match=r"good\.parquet, row 1 to 900, column 'x0': y must hold 0 and 1"):
+        kind.from_parquet(good, "x0")
+    with pytest.raises(ValueError, match="no column 'z'"):
+        kind.from_parquet(good, "z")
+    with pytest.raises(FileNotFoundError, match="no file"):
+        kind.from_parquet(tmp_path / "none-*.parquet", "y")
+    with pytest.raises(ValueError, match="weights= is not for rows"):
+        kind.from_parquet(good, "y", weights=np.ones(ROWS))
+    with pytest.raises(ValueError, match="memory must be at least"):
+        kind.from_blocks(table["X"], table["binary"], memory=10)
+    with pytest.raises(ValueError, match="read in blocks"):
+        provi.fit(
+            kind.from_parquet(good, "y"),
+            algorithm=provi.algorithms.PGSVI(0.1, batch_size=8),
+        )
+
+
+def test_a_pass_that_fails_or_differs_is_an_error_of_its_own(table, tmp_path, capfd):
+    passes = []
+
+    def blocks():
+        passes.append(1)
+        for k in range(0, ROWS, 100):
+            if len(passes) > 3 and k == 500:
+                raise OSError("the disk is gone")
+            yield table["X"][k : k + 100] + (len(passes) > 2), table["binary"][k : k + 100]
+
+    target = provi.targets.LogisticRegression.from_blocks(blocks)  # two: the first looks at the width
+    list(target.stream.rows.tiles())
+    with pytest.raises(OSError, match="the disk is gone"):
+        provi.fit(target)
+    assert "Traceback" not in capfd.readouterr().err
+    passes[:] = [1, 1]
+    list(target.stream.rows.tiles())
+    passes[:] = [1]
+    with pytest.raises(ValueError, match="other rows than the one before"):
+        list(target.stream.rows.tiles())
+    path = write(tmp_path / "t.parquet", {"x": table["X"][:, 0], "y": table["binary"]})
+    target = provi.targets.LogisticRegression.from_parquet(path, "y")
+    write(path, {"x": table["X"][:, 1], "y": table["binary"]})
+    with pytest.raises(ValueError, match="has changed since the first pass"):
+        provi.fit(target)
+
+
+def test_a_thread_that_reads_ahead_ends_with_its_reader():
+    def numbers():
+        yield from range(10)
+
+    ahead = read_ahead(numbers())
+    assert next(ahead) == 0
+    ahead.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "provi-read-ahead"]
