@@ -57,8 +57,9 @@ class Division:
             each = [jax.tree.map(lambda x, k=k: x[k], gathered) for k in range(self.mesh.size)]
             return functools.reduce(lambda a, b: jax.tree.map(combine, a, b), each)
 
-        specs: dict[str, Any] = {"in_specs": PartitionSpec(ROWS), "out_specs": PartitionSpec()}
-        return jax.shard_map(one, mesh=self.mesh, check_vma=False, **specs)(jax.tree.map(jnp.asarray, data))
+        cut, whole = PartitionSpec(ROWS), PartitionSpec()
+        shared = jax.shard_map(one, mesh=self.mesh, in_specs=cut, out_specs=whole, check_vma=False)
+        return shared(jax.tree.map(jnp.asarray, data))
 
     def real(self, length: int) -> Any:
         """Which of so many rows are data."""

@@ -189,8 +189,7 @@ def _joined(parts: list[Any], share: Share, runs: Sequence[int]) -> list[Column]
     own = [part if isinstance(part, np.ndarray) else _as_column(*part) for part in parts]
     if share.count == 1:
         return own
-    flags = share.exchange([is_numeric(column) for column in own])
-    numeric = [all(of_column) for of_column in zip(*flags, strict=True)]
+    numeric = [all(each) for each in zip(*share.exchange([is_numeric(column) for column in own]), strict=True)]
     ends = np.cumsum([0, *runs])
     places = [
         np.concatenate([np.arange(*ends[[k, k + 1]]) for k in range(first, len(runs), share.count)] or [np.arange(0)])

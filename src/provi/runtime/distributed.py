@@ -143,9 +143,9 @@ def joined(target: Any) -> Any:
     if isinstance(likelihood, RowLikelihood):
         response = row_numbers(total).astype(target.dtype)
         tables = [likelihood.values, likelihood.offset, likelihood.weights]
-        gathered: list[Any] = [None if x is None else jax.device_put(_all_rows(x)) for x in tables]
-        made: Any = RowLikelihood
-        likelihood = made(likelihood.inner, *gathered)
+        gathered = (None if x is None else jax.device_put(_all_rows(x)) for x in tables)
+        make: Any = RowLikelihood
+        likelihood = make(likelihood.inner, *gathered)
     response = placed_everywhere(filled(response, parts.shape[0]), division)
     fields = ["design", "response", "likelihood"]
     new = eqx.tree_at(lambda t: [getattr(t, f) for f in fields], target, [parts, response, likelihood])

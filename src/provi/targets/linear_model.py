@@ -156,7 +156,7 @@ class AbstractLinearModel(AbstractRowModel):
     def potential(self, z: Vector) -> Scalar:
         """-log p(z, y): the prior and all terms."""
         if self.stream is None:
-            return self.prior_potential(z) + jnp.sum(self.term_potentials(z, slice(None)))
+            return super().potential(z)
         return self.prior_potential(z) + _streamed_terms(self, z)
 
     def widened(self) -> "AbstractLinearModel":
