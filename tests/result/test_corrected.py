@@ -93,6 +93,18 @@ def test_what_weights_cannot_repair_is_refused():
         dataclasses.replace(two.posterior, target=None).corrected()
 
 
+def test_draws_where_the_density_is_undefined_count_as_of_density_zero():
+    """Half of the draws have Student's tails: some 0.5% lie beyond 6, where the logarithm of this density fails."""
+    target = provi.targets.LogDensity(lambda z: jnp.sum(-0.5 * z**2 + 0 * jnp.log(36 - z**2)), 1)
+    posterior = provi.fit(target, progress=False, starts=1).posterior
+    with pytest.warns(UserWarning, match=r"not a number at \d+ of 40000 draws"):
+        found = posterior.corrected()
+    assert abs(found.mean[0]) < 0.03 and abs(found.standard_deviation[0] - 1) < 0.03
+    worse = provi.targets.LogDensity(lambda z: jnp.sum(-0.5 * z**2 + 0 * jnp.log(9 - z**2)), 1)
+    with pytest.raises(ValueError, match="of 40000 draws of q"):
+        dataclasses.replace(posterior, target=worse).corrected()
+
+
 def test_exact_draws_are_of_the_posterior(skew):
     """Moments within their Monte-Carlo errors, and how far q is, against the closed form."""
     pytest.importorskip("numpyro")

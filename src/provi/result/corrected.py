@@ -36,6 +36,7 @@ NO_MEAN_K = 1.0
 
 _AT_ONCE, _LARGEST_POOL = 2000, 2**25
 _STREAM, _DF = 3, 3.0
+_MOST_UNDEFINED = 0.01
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -117,8 +118,18 @@ def corrected_posterior(posterior: "Posterior", num_draws: int = 40_000, seed: i
     check_memory(f"A block of draws of {family.dim} dimensions", 24 * _AT_ONCE * family.dim, "take another family")
     proposal = _Proposal(posterior, seed)
     log_weights = np.concatenate([proposal.log_weights(z) for z in proposal.blocks(num_draws)])
-    if np.isnan(log_weights).any() or np.max(log_weights) == np.inf:
-        raise ValueError("corrected: log p or log q is not a number at draws of q. fit.diagnose() says more.")
+    undefined = int(np.isnan(log_weights).sum())
+    if undefined > _MOST_UNDEFINED * num_draws or np.nanmax(log_weights) == np.inf:
+        raise ValueError(
+            f"corrected: log p or log q is not a number at {undefined or 'some'} of {num_draws} draws of q. "
+            f"fit.diagnose() says more."
+        )
+    if undefined:  # far out, where a factorisation fails, say
+        log_weights = np.where(np.isnan(log_weights), -np.inf, log_weights)
+        warnings.warn(
+            f"corrected: log p is not a number at {undefined} of {num_draws} draws, which count as of density zero.",
+            stacklevel=4,
+        )
     if not np.isfinite(log_weights).any():
         raise ValueError("corrected: the target has density zero at every draw of q.")
     smoothed, tail = smoothed_log_weights(log_weights)
