@@ -21,7 +21,7 @@ def test_sized_programs_agree_and_may_be_called_in_compiled_ones(size):
 def test_small_arguments_are_compiled_quickly(monkeypatch):
     chosen = []
     monkeypatch.setattr(compilation, "quick_jit", lambda f, **_: lambda *a: chosen.append("quick"))
-    monkeypatch.setattr(compilation.eqx, "filter_jit", lambda f, **_: lambda *a: chosen.append("ordinary"))
+    monkeypatch.setattr(compilation, "program_jit", lambda f, **_: lambda *a: chosen.append("ordinary"))
     sized = sized_jit(lambda x: x)
     sized(np.zeros(10_000))
     sized(np.zeros(10_001))
