@@ -24,6 +24,7 @@ names = {f"c{k}" for k in range(20)}  # their order is that of the hash seed
 fits = [provi.fit(provi.targets.LogisticRegression(X, y), seed=5)]
 fn = lambda p: -0.5 * jnp.sum(p["a"] ** 2) - jnp.sum(jnp.cosh(p["b"])) - p["a"][0] * p["b"][1]
 fits.append(provi.fit(provi.targets.LogDensity(fn, {"b": np.zeros(2), "a": np.zeros(2)}), seed=5, budget=1000))
+fits.append(provi.fit(fits[1].target, algorithm=provi.algorithms.ProxSGD(0.01), seed=5, budget=500))  # is compiled
 digest = hashlib.sha256()
 for fit in fits:
     for part in (float(fit.elbo), fit.posterior.mean, fit.posterior.covariance, fit.posterior.sample(5, 1)):

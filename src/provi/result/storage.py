@@ -290,7 +290,8 @@ def _pack(value: Any, arrays: dict[str, Any], stored: dict[int, str], folder: st
     kind = type(value)
     if not dataclasses.is_dataclass(kind) or not kind.__module__.startswith(_ROOMS):
         raise _CannotBeStoredError(f"a {kind.__module__}.{kind.__qualname__}")
-    names = [field.name for field in dataclasses.fields(kind)]
+    # What an instance has not set itself is its class's, and no part of it.
+    names = [field.name for field in dataclasses.fields(kind) if field.name in vars(value)]
     fields = {name: _pack(getattr(value, name), arrays, stored, folder) for name in names}
     return {"class": f"{kind.__module__}:{kind.__qualname__}", "fields": fields}
 
@@ -343,8 +344,8 @@ def _rebuilt(name: str, fields: dict[str, Any]) -> Any:
         raise ImportError(f"{name} is no part of a target")
     made = object.__new__(kind)
     for field in dataclasses.fields(kind):
-        default = None if field.default is dataclasses.MISSING else field.default
-        object.__setattr__(made, field.name, fields.get(field.name, default))
+        if field.name in fields or field.default is dataclasses.MISSING:
+            object.__setattr__(made, field.name, fields.get(field.name))
     return made
 
 
