@@ -94,6 +94,8 @@ class _Assembler:
     def emit(self, jaxpr: Any, variables: dict[Any, int]) -> None:
         """The equations in order; functions that are called are written out."""
         for equation in jaxpr.eqns:
+            if not equation.outvars:  # nothing comes of it: programs with effects are not interpreted
+                continue
             operands = [self.read(atom, variables) for atom in equation.invars]
             called, same = _called(equation), self.unchanged(equation, operands)
             if same is not None:
@@ -282,7 +284,8 @@ def host_array(x: Any) -> Any:
     if isinstance(x, np.ndarray):
         return x
     if isinstance(x, jax.Array) and jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
-        return np.asarray(jax.random.key_data(x))
+        with jax.ensure_compile_time_eval():  # whoever is being traced has only asked for a number
+            return np.asarray(jax.random.key_data(x))
     return np.asarray(x)
 
 
