@@ -14,6 +14,7 @@ from scipy import optimize, stats
 
 import provi
 from provi.certificates.linear.bounds import linear_model_bounds
+from provi.core.interpreter import compiled_only
 from provi.diagnostics import exact_negative_elbo
 from provi.families import Point
 from provi.families.scales import Diagonal, Triangular
@@ -83,6 +84,7 @@ def test_all_small_problems_are_grouped():
 
 
 @pytest.mark.parametrize("names", GROUPS.values(), ids=GROUPS.keys())
+@compiled_only()  # each is done many times, where a fit does it once
 def test_monte_carlo_coverage(names):
     """Statistical gaps of black boxes, each from 512 to 4000 gradients; conditional ones, on ridges, count as refusals.
 
@@ -112,6 +114,7 @@ def test_monte_carlo_coverage(names):
 
 
 @pytest.mark.parametrize("name", ["logistic", "logistic, strong prior"])
+@compiled_only()
 def test_the_confidence_step(name):
     """Only the mean is moved, where bound (f) without noise is 1.1 to 2 times the truth: the margin for noise decides.
 
