@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxprs_in_params
 
 from provi.core.arguments import as_array, check_count, device_array, double_precision
 from provi.core.types import Draws, Vector
@@ -65,9 +67,12 @@ class AbstractModelTarget(AbstractTarget):
     def search_points(self, count: int, seed: int) -> np.ndarray:
         """The first point, then the initial distribution of Stan and NumPyro, uniform in (-2, 2), and farther ones.
 
-        These are four times as wide and no more: a model that solves equations may take for ever farther out.
+        Of a model that solves equations, in a loop without a known end or outside of JAX, these are four times as wide
+        and no more: it may take for ever farther out.
         """
-        found = points_around(np.zeros(self.dim), count, seed, radius=2.0, far=(8.0,))
+        program = jax.make_jaxpr(self.potential)(jax.ShapeDtypeStruct((self.dim,), self.dtype))
+        far = (8.0,) if _may_not_end(program.jaxpr) else (8.0, 32.0)
+        found = points_around(np.zeros(self.dim), count, seed, radius=2.0, far=far)
         return np.concatenate([self.default_location[None], found[1:]])
 
     @property
@@ -173,3 +178,13 @@ def read_values(argument: str, values: Any, shapes: Mapping[str, tuple[int, ...]
             noun = kind.split()[-1]
             raise ValueError(f"{argument}[{name!r}] has shape {given[name].shape}; the {noun}'s is {shape}.")
     return given
+
+
+def _may_not_end(jaxpr: Any) -> bool:
+    """Whether a program loops until something happens, or calls what JAX does not see."""
+    return any(
+        equation.primitive.name == "while"
+        or "callback" in equation.primitive.name
+        or any(_may_not_end(part) for part in jaxprs_in_params(equation.params))
+        for equation in jaxpr.eqns
+    )

@@ -2,9 +2,13 @@
 
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
+from jax.experimental.ode import odeint
 from scipy import optimize
 
+import provi
 from provi.algorithms.natural.modes import find_modes
 from provi.algorithms.natural.quasi_newton import descend
 from provi.frontends import from_numpyro
@@ -94,3 +98,21 @@ def test_searches_from_the_packages_own_starts_leave_the_wrong_mode():
     one, several = find_modes(target, starts=1)[0], find_modes(target)[0]
     assert several.log_density > one.log_density + 80
     assert target.constrain(several.location)["frequency"] == pytest.approx(2.6, abs=0.05)
+
+
+def test_front_ends_look_far_out_unless_their_program_may_not_end():
+    """The far mode of a NumPyro model is found; one that solves an equation in a loop is asked near its start only."""
+
+    def far():
+        parts = dist.Normal(np.asarray([0.0, 20.0]), 1.0)
+        numpyro.sample("x", dist.MixtureSameFamily(dist.Categorical(probs=np.asarray([0.01, 0.99])), parts))
+
+    def solved():
+        rate = numpyro.sample("rate", dist.Normal(0, 1))
+        ends = odeint(lambda y, _, k: -jnp.exp(k) * y, jnp.asarray(1.0), jnp.linspace(0.0, 1.0, 3), rate)
+        numpyro.sample("y", dist.Normal(ends[1:], 0.1), obs=np.asarray([0.6, 0.4]))
+
+    found, near = (provi.from_numpyro(model) for model in (far, solved))
+    assert np.abs(found.search_points(16, 0)).max() > 30 > np.abs(near.search_points(16, 0)).max()
+    fit = provi.fit(found, progress=False)
+    assert fit.posterior.mean[0] == pytest.approx(20, abs=0.1) and len(fit.modes) == 2
