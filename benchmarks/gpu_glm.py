@@ -167,7 +167,7 @@ def main() -> None:
             "versions": {"jax": jax.__version__, "provi": provi.__version__},
             "figures": found,
         }
-        name = f"{record['date']}-{device.device_kind.replace('NVIDIA ', '').lower()}-glm.json"
+        name = f"{record['date']}-{device.device_kind.replace('NVIDIA ', '').lower()}-linear-pass.json"
         (args.record / name).write_text(json.dumps(record, indent=2) + "\n")
 
 
