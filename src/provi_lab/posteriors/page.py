@@ -21,8 +21,8 @@ error of at most 0.1 and a ratio within 10% of one; a ! marks what was warned of
 NumPyro's guides have columns, they ran 5000 steps of Adam with a learning rate of 0.005 and 10 draws a step.
 
 The rows are from two machines, so that CPU seconds do not compare between rows, and not all of one commit. This is no
-held-out test: the search for modes was widened after `far_mode` was seen to fail, and only the mixtures and the rows
-that were missing then were run again; a rule of `family="auto"` was set after a fit to a relative of one of these.
+held-out test: the search for modes was widened after `far_mode` was seen to fail, and only it and the rows that
+were missing then were run with that; a rule of `family="auto"` was set after a fit to a relative of one of these.
 "Corrected or auto, the better" chooses with the truth in hand.
 """
 
