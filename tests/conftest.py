@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import warnings
 
 import jax
 import matplotlib
@@ -28,6 +29,17 @@ matplotlib.use("Agg")
 # The GPU machine has no beartype: there the tests run without these checks.
 if importlib.util.find_spec("beartype") is not None:
     install_import_hook(["provi", "provi_lab"], "beartype.beartype")
+
+
+def pytest_configure(config):
+    """ArviZ writes a stamp of the day at its first import, and two workers that do so at once stumble over each other.
+
+    So the controller, which comes before its workers, imports it first.
+    """
+    if not hasattr(config, "workerinput") and importlib.util.find_spec("arviz") is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import arviz  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
