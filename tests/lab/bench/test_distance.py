@@ -1,5 +1,8 @@
 """The oracle of `provi bench distance` against itself, in other ways, and what is counted of its rows."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from scipy import integrate, stats
@@ -123,3 +126,26 @@ def test_what_is_counted():
     assert "median bound / KL 3 " in lines and "the old bound 40" in lines
     names, cells = distance_cells([ROW, failed])
     assert all(len(line) == len(names) for line in cells) and cells[0][3] == "0.1 ± 0.01"
+
+
+def test_the_oracles_elbo_is_exact_where_rows_and_covariance_cancel():
+    """Case 544 of the soak in small: rows of 1e6 along which a covariance of condition 1e10 is narrow.
+
+    tr(X'X S) in rational numbers; a factor's rounding times (1e6)^2 is what a plain Cholesky factor is off by.
+    """
+    design = np.array([[-1.5123975694671860e06, 2.0244248834148876e06], [1.3, -1.35]])
+    narrow = np.array([[2.0244248834148876e06, 1.5123975694671860e06]]) / 2.5e6
+    covariance = 0.04 * narrow.T @ narrow + 1e-12 * np.eye(2)
+    response, noise = np.array([0.03, 0.06]), 17.5
+    posterior = LinearPosterior(design, response, "gaussian", np.zeros(2), 0.0024 * np.eye(2), noise)
+    mean = np.array([1e-7, -2e-7])
+    rows, spread = ([[Fraction(float(x)) for x in row] for row in table] for table in (design, covariance))
+    variance = [sum(row[i] * spread[i][j] * row[j] for i in range(2) for j in range(2)) for row in rows]
+    det = spread[0][0] * spread[1][1] - spread[0][1] * spread[1][0]
+    energy = sum(0.5 * ((y - row @ mean) ** 2 + float(v)) for y, row, v in zip(response, design, variance, strict=True))
+    prior = 0.5 * (np.trace(covariance) + mean @ mean) / 0.0024
+    expected = 0.5 * math.log(det) + 1 - prior - math.log(0.0024)
+    expected -= energy / noise**2 + 2 * math.log(noise) + math.log(2 * math.pi)
+    assert posterior.elbo(mean, covariance) == pytest.approx(expected, abs=1e-10)
+    plain = np.linalg.norm(design @ np.linalg.cholesky(covariance), axis=1)
+    assert np.abs(plain**2 - [float(v) for v in variance]).max() / noise**2 > 1e-9
