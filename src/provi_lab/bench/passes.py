@@ -1,5 +1,6 @@
 """`provi bench passes`: certified logistic regressions beside a natural gradient in plain NumPy, as they grow."""
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ and over the columns at the same rows. `difference`: of the two means, in standa
 SIZES = ((20_000, 100), (10_000, 64), (20_000, 64), (40_000, 64), (80_000, 64), (20_000, 128), (20_000, 256))
 LARGE = (1_000_000, 100)
 _BLOCK, _NODES = 2048, 20
+_QUIET = 0.5
+"""Processes at work, on average over the minute before, up to which a machine counts as quiet."""
 
 
 def table(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -63,7 +66,8 @@ def measure_passes(
     sizes: Sequence[tuple[int, int]], repeats: int = 3, report: Callable[[str], None] = lambda line: None
 ) -> list[Row]:
     """A row for each size (rows, columns)."""
-    return [_measured(*size, repeats, report) for size in sizes]
+    load = os.getloadavg()[0]  # of others: nothing of this has run yet
+    return [_measured(*size, repeats, report) | {"load": load} for size in sizes]
 
 
 def _measured(rows: int, columns: int, repeats: int, report: Callable[[str], None]) -> Row:
@@ -150,7 +154,7 @@ def passes_cells(rows: Sequence[Row]) -> Cells:
 
 
 def passes_verdicts(rows: Sequence[Row]) -> list[str]:
-    """The slopes, and the worst ratio at a hundred columns."""
+    """The slopes, the worst ratio at a hundred columns, and whether others were at work on the machine."""
     lines = []
     for varied, kept, aim in (("rows", "columns", "1"), ("columns", "rows", "at most 2 a row")):
         found = slope(rows, varied, kept)
@@ -159,6 +163,12 @@ def passes_verdicts(rows: Sequence[Row]) -> list[str]:
     ratios = [row["provi_cpu"] / row["numpy_cpu"] for row in rows if row["columns"] == 100]
     if ratios:
         lines.append(f"At 100 columns ProVI takes at most {max(ratios):.2f} times NumPy's processor time; aim 1.5.")
+    loads = [row["load"] for row in rows if "load" in row]
+    if loads:
+        words = "busy: trust the ratios, not the times and slopes" if max(loads) > _QUIET else "quiet"
+        lines.append(f"Load of the machine in the minute before the run: {max(loads):.2f}, so it was {words}.")
+    else:
+        lines.append("How busy the machine was has not been recorded: trust the ratios, not the times and slopes.")
     return lines
 
 
