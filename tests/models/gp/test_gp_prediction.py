@@ -63,7 +63,7 @@ def test_blocks_change_nothing_and_stay_small(monkeypatch):
     whole = predict_latent(predictor, many)
     sizes = []
     compiled = gp_prediction._latent
-    monkeypatch.setattr(gp_prediction, "_NUMBERS_IN_CACHE", 12 * 64)
+    monkeypatch.setattr(gp_prediction, "_NUMBERS_AT_ONCE", 12 * 64)
     monkeypatch.setattr(gp_prediction, "_latent", lambda p, block: sizes.append(len(block)) or compiled(p, block))
     parts = predict_latent(predictor, many)
     assert sizes == [64, 64, 64, 64]

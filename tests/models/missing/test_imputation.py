@@ -62,7 +62,7 @@ def test_first_and_second_moments(given_labels):
 def test_observed_entries_stay_and_blocks_of_rows_are_independent(monkeypatch):
     """In blocks of 64 rows. (z - m)/sd of 100 missing entries or so is standard normal; false-alarm rate 1e-6."""
     parameters, rows = make_problem(150, 0.3, seed=3)
-    monkeypatch.setattr(module, "_NUMBERS_IN_CACHE", 1)
+    monkeypatch.setattr(module, "_NUMBERS_AT_ONCE", 1)
     draws = np.asarray(impute(jax.random.key(1), parameters, rows, False, 2))
     assert draws.shape == (2, 150, 3)
     observed = np.asarray(rows.observed)

@@ -157,7 +157,7 @@ def test_blocks_of_rows_change_nothing(problem, monkeypatch):
     for function in (louis_information, empirical_information):
         whole = function(parameters, rows)
         with monkeypatch.context() as patch:
-            patch.setattr(module, "_NUMBERS_IN_CACHE", 128)  # some seven blocks; `apart` in the second function
+            patch.setattr(module, "_NUMBERS_AT_ONCE", 128)  # some seven blocks; `apart` in the second function
             assert relative_error(function(parameters, again), whole) < 1e-13
 
 

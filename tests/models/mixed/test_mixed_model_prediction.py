@@ -105,7 +105,7 @@ def test_rows_in_blocks(monkeypatch):
     _, _, draws = _draws(found)
     rows = training_rows(found.design)
     ((_, whole),) = predictor_blocks(found.design, draws, rows, {}, False, 0)
-    monkeypatch.setattr(prediction, "_NUMBERS_IN_CACHE", 6 * 7)
+    monkeypatch.setattr(prediction, "_NUMBERS_AT_ONCE", 6 * 7)
     parts = [eta for _, eta in predictor_blocks(found.design, draws, rows, {}, False, 0)]
     assert len(parts) == 5
     np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
