@@ -146,7 +146,7 @@ def test_a_long_pass_bounds_its_regions_by_the_way_and_they_are_above_the_gap(ki
     target, family, rng = model(kind), Gaussian(DIM), np.random.default_rng(2)
     loc, covariance = best[kind]
     least, root = objective(kind, loc, covariance), np.linalg.cholesky(covariance)
-    monkeypatch.setattr(row_sums, "_NUMBERS_AT_ONCE", 0)
+    monkeypatch.setattr(row_sums, "_NUMBERS_IN_CACHE", 0)
     monkeypatch.setattr(row_sums, "_FEWEST_ROWS", 7)
     by_the_way = 0
     for size in (0.0, 1e-3, 0.02, 0.1, 0.3, 0.6):

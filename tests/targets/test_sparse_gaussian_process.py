@@ -125,7 +125,7 @@ def test_features_are_the_conditional_law():
 
 
 def test_streamed_blocks_give_what_the_table_gives(monkeypatch):
-    monkeypatch.setattr(row_sums, "_NUMBERS_AT_ONCE", 0)
+    monkeypatch.setattr(row_sums, "_NUMBERS_IN_CACHE", 0)
     monkeypatch.setattr(row_sums, "_FEWEST_ROWS", 17)  # 60 rows: four blocks, the last one overlapping
     stored, streamed = (SparseGaussianProcess(X, LABELS, 8, KERNEL, stream=flag) for flag in (False, True))
     assert stored.design is not None and streamed.design is None

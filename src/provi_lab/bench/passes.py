@@ -1,5 +1,6 @@
 """`provi bench passes`: certified logistic regressions beside a natural gradient in plain NumPy, as they grow."""
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,13 +13,16 @@ from provi_lab.common.tables import Cells, Row
 _TEXT = """\
 Processor seconds of all threads, the least of some calls after the first, of `provi.fit` (logistic regression, float64,
 tol 0.01, its proof included) and of a natural gradient written by hand with NumPy and BLAS: blocks of rows, 20 nodes of
-Gauss and Hermite, the same number of passes, with one thread of BLAS or all of them, whichever is better. A pass of the
-proof counts as a pass. Slopes are fitted to the logarithms of ProVI's time a pass, over the rows at the same columns,
+Gauss and Hermite, with one thread of BLAS or all of them, whichever is better. NumPy makes one pass for every step of
+the fit and one for its proof; what the fit needs beyond these (a start from a sample of the rows, more passes of the
+proof) is its own cost. Slopes are fitted to the logarithms of ProVI's time a pass, over the rows at the same columns,
 and over the columns at the same rows. `difference`: of the two means, in standard deviations."""
 
 SIZES = ((20_000, 100), (10_000, 64), (20_000, 64), (40_000, 64), (80_000, 64), (20_000, 128), (20_000, 256))
 LARGE = (1_000_000, 100)
 _BLOCK, _NODES = 2048, 20
+_QUIET = 0.5
+"""Processes at work, on average over the minute before, up to which a machine counts as quiet."""
 
 
 def table(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -63,7 +67,8 @@ def measure_passes(
     sizes: Sequence[tuple[int, int]], repeats: int = 3, report: Callable[[str], None] = lambda line: None
 ) -> list[Row]:
     """A row for each size (rows, columns)."""
-    return [_measured(*size, repeats, report) for size in sizes]
+    load = os.getloadavg()[0]  # of others: nothing of this has run yet
+    return [_measured(*size, repeats, report) | {"load": load} for size in sizes]
 
 
 def _measured(rows: int, columns: int, repeats: int, report: Callable[[str], None]) -> Row:
@@ -76,7 +81,7 @@ def _measured(rows: int, columns: int, repeats: int, report: Callable[[str], Non
     fit = provi.fit(target, tol=0.01, seed=0, progress=False)
     first = time.perf_counter() - began
     ours = _least(lambda: provi.fit(target, tol=0.01, seed=0, progress=False), repeats)
-    passes = int(fit.gradient_evaluations)
+    passes = int(fit.num_steps) + 1
     theirs = min(_with_threads(count, lambda: hand_written(design, response, passes), repeats) for count in (1, None))
     mean, covariance = hand_written(design, response, 8)
     off = np.abs(np.asarray(fit.posterior.mean) - mean) / np.sqrt(np.diag(covariance))
@@ -150,7 +155,7 @@ def passes_cells(rows: Sequence[Row]) -> Cells:
 
 
 def passes_verdicts(rows: Sequence[Row]) -> list[str]:
-    """The slopes, and the worst ratio at a hundred columns."""
+    """The slopes, the worst ratio at a hundred columns, and whether others were at work on the machine."""
     lines = []
     for varied, kept, aim in (("rows", "columns", "1"), ("columns", "rows", "at most 2 a row")):
         found = slope(rows, varied, kept)
@@ -159,6 +164,12 @@ def passes_verdicts(rows: Sequence[Row]) -> list[str]:
     ratios = [row["provi_cpu"] / row["numpy_cpu"] for row in rows if row["columns"] == 100]
     if ratios:
         lines.append(f"At 100 columns ProVI takes at most {max(ratios):.2f} times NumPy's processor time; aim 1.5.")
+    loads = [row["load"] for row in rows if "load" in row]
+    if loads:
+        words = "busy: trust the ratios, not the times and slopes" if max(loads) > _QUIET else "quiet"
+        lines.append(f"Load of the machine in the minute before the run: {max(loads):.2f}, so it was {words}.")
+    else:
+        lines.append("How busy the machine was has not been recorded: trust the ratios, not the times and slopes.")
     return lines
 
 

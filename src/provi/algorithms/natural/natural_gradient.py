@@ -9,7 +9,6 @@ $\alpha_n = E\ell_n'$, $\gamma_n = E\ell_n''$ under $q$: integrals on a line. A 
 $F(q) - F(q_+) \ge \tfrac12(1 + 1/\beta)KL(q\|q_+)$, half of what `natural.trial` derives, else $\beta$ is reduced.
 """
 
-from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -37,7 +36,7 @@ from provi.families.marginals import marginal_quadrature
 from provi.families.scales import Diagonal, Symmetric, Triangular
 from provi.targets.likelihoods.moments import quadrature_moments
 from provi.targets.linear_model import AbstractLinearModel, fast_products
-from provi.targets.row_sums import Rows, keep, sum_over_rows
+from provi.targets.row_sums import Rows, keep, sum_over_rows, weighted_gram
 
 _GROWTH, _LARGEST_STEP, _POINT_VARIANCE = 4.0, 1e8, 1e-6
 
@@ -213,8 +212,7 @@ def _projections_by_columns(design: Any, loc: Any, root: Any) -> tuple[Any, Any]
 
 def _weighted_sums(design: Any, slopes: Any, weights: Any) -> tuple[Any, Any]:
     """The sums of `slopes` x_n and of `weights` x_n x_n'."""
-    product = partial(jnp.dot, design.T, precision=jax.lax.Precision.HIGHEST)
-    return product(slopes), product(weights[:, None] * design)
+    return jnp.dot(design.T, slopes, precision=jax.lax.Precision.HIGHEST), weighted_gram(design, weights)
 
 
 def first_location(target: AbstractLinearModel) -> np.ndarray:

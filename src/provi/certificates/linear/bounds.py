@@ -45,7 +45,7 @@ from provi.families.location_scale import LocationScale, Point, square_root
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors, quadrature_moments
 from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.priors import whitened_prior
-from provi.targets.row_sums import Rows, block_size, keep, sum_over_rows
+from provi.targets.row_sums import Rows, block_size, keep, sum_over_rows, weighted_gram
 
 QUADRATURE_ERROR, LARGEST_SPREAD, LARGEST_TAIL = 1e-9, 10.0, 1e-12
 """Accuracy of the rules for other bases than the normal, the spread up to which it was tested, and the share of the
@@ -137,7 +137,7 @@ def _pass(target: AbstractLinearModel, loc: Any, root: Any, rule: Any, regions: 
         centre, variance = block.design @ loc, jnp.sum(rows**2, axis=1)
         total = block.total_variance(variance)
         moments, errors = keep(real, moments_and_errors(target, centre, total, block.response, rule))
-        gram = rows.T @ (moments.weight[:, None] * rows)
+        gram = weighted_gram(rows, moments.weight)
         # An offset moves what a row's moments are, not how they enter the gradient.
         spread, weight, slope = jnp.sqrt(variance), jnp.abs(moments.weight), jnp.abs(moments.slope)
         row_error, centre_error = row_rounding(block.design, loc, root)
@@ -226,7 +226,7 @@ def curvature_on_region(target: AbstractLinearModel, loc: Any, root: Any, radius
         slack = centre_error + (1 + radius) * row_error + target.likelihood.shift_error(centre, block.response)
         weight = row_weights(target, centre, spread, radius, block.variance_offset, slack, block.response)
         weight = jnp.where(real, weight, 0)
-        return rows.T @ (weight[:, None] * rows), jnp.sum(weight * (2 * spread + row_error) * row_error)
+        return weighted_gram(rows, weight), jnp.sum(weight * (2 * spread + row_error) * row_error)
 
     return sum_over_rows(target, sums, dtype=jnp.float64)
 
