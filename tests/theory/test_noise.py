@@ -276,7 +276,7 @@ def test_subsampled_noise_over_all_batches(kind):
 
 
 def test_a_batch_of_like_rows_costs_little():
-    """The slope of n equal rows is M^2/n, of n orthogonal ones M^2 (prior apart): 1 and n in units of the full batch."""
+    """The slope of n equal rows is M^2/n, of n orthogonal ones M^2: 1 and n in units of the full batch."""
     for rows, ratio in ((np.ones((5, 2)), 1.0), (np.eye(5), 5.0)):
         smoothness = np.linalg.eigvalsh(rows.T @ rows)[-1] / 4
         slope = np.linalg.eigvalsh((rows * (rows**2).sum(axis=1, keepdims=True)).T @ rows)[-1] / 16
