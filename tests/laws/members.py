@@ -26,6 +26,8 @@ from provi.algorithms import (
     NaturalGradient,
     Optax,
     PacedMISSO,
+    Projected,
+    ProjectedSGD,
     ProjSGD,
     ProximalGradient,
     ProxSGD,
@@ -479,6 +481,29 @@ def conjugate(dtype: Any, number: float) -> Problem:
     target = ConjugateSplit(Categories(array([0.5, 1.0, 2.0])), (rows,), visits)
     return Problem(target, AnyParameters(), array([3.0, 1.5, 0.7]))
 
+
+class NoisyBowl(eqx.Module):
+    """One draw of the gradient of |theta - centre|^2/2."""
+
+    centre: jax.Array
+
+    def __call__(self, key, theta):
+        return theta - self.centre + 0.3 * jax.random.normal(key, theta.shape, theta.dtype)
+
+
+class UnitBox(eqx.Module):
+    """The projection on [0, 1]^n."""
+
+    def __call__(self, theta):
+        return jnp.clip(theta, 0, 1)
+
+
+def projected(dtype: Any, number: float) -> Problem:
+    target = Projected(NoisyBowl(jnp.asarray(number * np.array([0.5, 2.0]), dtype)), UnitBox())
+    return Problem(target, AnyParameters(), jnp.asarray(number * np.array([0.2, 0.3]), dtype))
+
+
+PROXIMAL["projected sgd"] = Algorithm(lambda s: ProjectedSGD(0.3 * s, GROWING, 0.2 * s, 1.0), projected)
 
 MIRROR = {
     "proximal gradient": Algorithm(lambda s: ProximalGradient(KL(), 0.3 * s), split, stochastic=False),
