@@ -67,7 +67,7 @@ def test_draws_have_the_law():
     point = family.point(jnp.zeros(3), 2.0, jnp.float64)
     exact = LocationScale(3, Normal(), "diagonal")
     z = jnp.asarray([0.2, 1.0, -1.0])
-    assert float(family.log_density(point, z)) == pytest.approx(float(exact.log_density(point, z)), rel=1e-8)
+    assert float(family.log_prob(point, z)) == pytest.approx(float(exact.log_prob(point, z)), rel=1e-8)
 
 
 def test_refuses():
