@@ -7,7 +7,8 @@ import pytest
 from scipy import optimize
 
 from provi.families import Diagonal, LowRank, Symmetric, Triangular
-from provi.geometry import project_nondegenerate
+from provi.families.location_scale import Point
+from provi.geometry import project_nondegenerate, project_nondegenerate_ball
 
 project = jax.jit(project_nondegenerate)
 
@@ -107,3 +108,68 @@ def test_works_under_vmap():
 def test_triangular_is_refused():
     with pytest.raises(TypeError, match="not a convex set.*ProxSGD"):
         project_nondegenerate(Triangular(jnp.eye(2)), 0.5)
+
+
+def _dykstra(loc, matrix, smallest, centre, radius, level, factor):
+    """Dykstra's alternating projections in NumPy, in coordinates where the norm is Euclidean."""
+    root, eye = np.sqrt(factor), np.eye(len(loc))
+    x = [loc - centre, (matrix - level * eye) / root]
+    corrections = [[np.zeros_like(part) for part in x] for _ in range(2)]
+
+    def on_scales(m, c):
+        values, vectors = np.linalg.eigh(c * root + level * eye)
+        return [m, ((vectors * np.maximum(values, smallest)) @ vectors.T - level * eye) / root]
+
+    def on_ball(m, c):
+        shrink = min(1.0, radius / np.sqrt((m**2).sum() + (c**2).sum()))
+        return [shrink * m, shrink * c]
+
+    for _ in range(1000):
+        for project, correction in zip((on_scales, on_ball), corrections, strict=True):
+            shifted = [part + p for part, p in zip(x, correction, strict=True)]
+            x = project(*shifted)
+            correction[:] = [s - part for s, part in zip(shifted, x, strict=True)]
+    return x[0] + centre, x[1] * root + level * eye
+
+
+@pytest.mark.parametrize("level", [0.0, 0.5, 2.0])  # below, on and above the smallest scale
+@pytest.mark.parametrize("factor", [1.0, 0.2])
+def test_projection_on_a_ball_of_w_m_is_dykstras(level, factor):
+    rng = np.random.default_rng(5)
+    smallest = 0.5
+    composed = 0.0
+    on_both = jax.jit(project_nondegenerate_ball)
+    for _ in range(4):
+        noise = rng.normal(size=(3, 3))
+        loc, matrix, centre = 3 * rng.normal(size=3), noise + noise.T, rng.normal(size=3)
+        radius = 1.2 * abs(smallest - level) * np.sqrt(3 / factor) + 0.3
+        found = on_both(
+            Point(jnp.asarray(loc), Symmetric(jnp.asarray(matrix))), smallest, centre, radius, level, factor
+        )
+        expected = _dykstra(loc, matrix, smallest, centre, radius, level, factor)
+        np.testing.assert_allclose(found.loc, expected[0], atol=1e-6)
+        np.testing.assert_allclose(found.scale.matrix, expected[1], atol=1e-6)
+        # The other order: raised first, then drawn to the centre.
+        first = np.asarray(project_nondegenerate(Symmetric(jnp.asarray(matrix)), smallest).matrix)
+        length = np.sqrt(((loc - centre) ** 2).sum() + ((first - level * np.eye(3)) ** 2).sum() / factor)
+        composed = max(composed, np.abs(centre + min(1, radius / length) * (loc - centre) - expected[0]).max())
+    # About a point of the edge, W_M is a cone, for which the order does not matter.
+    assert (composed > 1e-2) == (level != smallest)
+
+
+def test_projection_on_a_ball_of_w_m_leaves_its_points_alone_and_knows_diagonals():
+    inside = Point(jnp.asarray([0.1, -0.2]), Symmetric(jnp.asarray([[1.0, 0.1], [0.1, 0.8]])))
+    found = project_nondegenerate_ball(inside, 0.5, jnp.zeros(2), 5.0)
+    np.testing.assert_array_equal(found.loc, inside.loc)
+    np.testing.assert_allclose(found.scale.matrix, inside.scale.matrix, atol=1e-14)
+    far = jnp.asarray([3.0, -2.0])
+    diagonal = project_nondegenerate_ball(Point(far, Diagonal(jnp.asarray([2.0, -1.0]))), 0.5, jnp.zeros(2), 1.5)
+    full = project_nondegenerate_ball(Point(far, Symmetric(jnp.diag(jnp.asarray([2.0, -1.0])))), 0.5, jnp.zeros(2), 1.5)
+    np.testing.assert_allclose(diagonal.loc, full.loc, atol=1e-13)
+    np.testing.assert_allclose(jnp.diag(diagonal.scale.diagonal), full.scale.matrix, atol=1e-13)
+    size = float(jnp.sum(diagonal.loc**2) + jnp.sum(diagonal.scale.diagonal**2))
+    assert size == pytest.approx(1.5**2)
+    with pytest.raises(Exception, match="radius is too small"):
+        project_nondegenerate_ball(inside, 0.5, jnp.zeros(2), 0.7)
+    with pytest.raises(TypeError, match="use Symmetric or Diagonal"):
+        project_nondegenerate_ball(Point(far, Triangular(jnp.eye(2))), 0.5, jnp.zeros(2), 5.0)

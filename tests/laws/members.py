@@ -26,6 +26,8 @@ from provi.algorithms import (
     NaturalGradient,
     Optax,
     PacedMISSO,
+    Projected,
+    ProjectedSGD,
     ProjSGD,
     ProximalGradient,
     ProxSGD,
@@ -246,6 +248,23 @@ def location_scale(base: str, scale: str) -> Callable[[Any, float], Any]:
     return make
 
 
+class GaussianProfile(eqx.Module):
+    """-r^2/2, the logarithm of the normal profile."""
+
+    def __call__(self, r):
+        return -0.5 * r**2
+
+
+def radial(scale: str, log_concave: bool) -> Callable[[Any, float], Any]:
+    base = families.radial_base(GaussianProfile(), DIM, log_concave=log_concave)
+    family = families.LocationScale(DIM, base, scale, rank=RANK)
+
+    def make(dtype, number):
+        return family, jax.tree.map(lambda leaf: leaf * np.asarray(number, dtype), point_of(family, dtype))
+
+    return make
+
+
 def dual(target: Callable[[Any, float], Any]) -> Callable[[Any, float], Any]:
     def make(dtype, number):
         family = families.dual_gaussian(target(dtype, number))
@@ -267,6 +286,8 @@ def richer(family: Any) -> Callable[[Any, float], Any]:
 
 
 FAMILIES: dict[str, Callable[[Any, float], Any]] = {
+    "radial, diagonal": radial("diagonal", False),
+    "log-concave radial, symmetric": radial("symmetric", True),
     "student": richer(families.Student(DIM)),
     "flow": richer(families.Flow(DIM, 2, 4)),
     "mixture": richer(families.GaussianMixture(DIM, 2)),
@@ -479,6 +500,29 @@ def conjugate(dtype: Any, number: float) -> Problem:
     target = ConjugateSplit(Categories(array([0.5, 1.0, 2.0])), (rows,), visits)
     return Problem(target, AnyParameters(), array([3.0, 1.5, 0.7]))
 
+
+class NoisyBowl(eqx.Module):
+    """One draw of the gradient of |theta - centre|^2/2."""
+
+    centre: jax.Array
+
+    def __call__(self, key, theta):
+        return theta - self.centre + 0.3 * jax.random.normal(key, theta.shape, theta.dtype)
+
+
+class UnitBox(eqx.Module):
+    """The projection on [0, 1]^n."""
+
+    def __call__(self, theta):
+        return jnp.clip(theta, 0, 1)
+
+
+def projected(dtype: Any, number: float) -> Problem:
+    target = Projected(NoisyBowl(jnp.asarray(number * np.array([0.5, 2.0]), dtype)), UnitBox())
+    return Problem(target, AnyParameters(), jnp.asarray(number * np.array([0.2, 0.3]), dtype))
+
+
+PROXIMAL["projected sgd"] = Algorithm(lambda s: ProjectedSGD(0.3 * s, GROWING, 0.2 * s, 1.0), projected)
 
 MIRROR = {
     "proximal gradient": Algorithm(lambda s: ProximalGradient(KL(), 0.3 * s), split, stochastic=False),

@@ -2,6 +2,8 @@
 sampling.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import integrate
@@ -212,3 +214,90 @@ def test_the_least_kurtosis_of_an_elliptic_base():
     assert noise.radial_factor(4, 2.0) == 4.0
     with pytest.raises(ValueError, match="is below"):
         noise.radial_factor(4, 1.95)
+
+
+# Two dimensions, normal base: Gauss-Hermite nodes (24 x 24), exact for polynomials and to 1e-10 for the logistic.
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
+_U = np.stack(np.meshgrid(_NODES, _NODES, indexing="ij"), axis=-1).reshape(-1, 2)
+_MASS = np.outer(_WEIGHTS, _WEIGHTS).reshape(-1) / _WEIGHTS.sum() ** 2
+_ROWS = np.array([[1.0, 0.3], [-0.4, 1.2], [0.5, 0.5], [2.0, -0.7]])
+_SIGNS = np.array([1.0, -1.0, -1.0, 1.0])
+
+
+def _terms(kind, z):
+    """Gradients of the four terms at each z, (points, terms, 2): logistic or quadratic, largest curvature 1/4."""
+    eta = z @ _ROWS.T
+    slope = -_SIGNS / (1 + np.exp(_SIGNS * eta)) if kind == "logistic" else (eta - _SIGNS) / 4
+    return slope[..., None] * _ROWS
+
+
+def _subsampled_moments(kind, mean, root, batch, draws):
+    """E|g|^2 and |E g|^2 of the energy estimator, unit prior, over all batches and all nodes; symmetric C."""
+    z = mean + _U @ root
+    prior, terms = z, _terms(kind, z)
+    square = np.zeros(())
+    batches = list(itertools.product(range(4), repeat=batch))
+    for indices in batches:
+        gradient = prior + 4 / batch * terms[:, list(indices)].sum(axis=1)
+        outer = gradient[:, :, None] * _U[:, None, :]
+        outer = (outer + outer.transpose(0, 2, 1)) / 2
+        single = (gradient**2).sum(axis=1) + (outer**2).sum(axis=(1, 2))
+        centre = (np.tensordot(_MASS, gradient, 1) ** 2).sum() + (np.tensordot(_MASS, outer, 1) ** 2).sum()
+        square = square + (_MASS @ single / draws + (1 - 1 / draws) * centre) / len(batches)
+    return float(square)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "quadratic"])
+def test_subsampled_noise_over_all_batches(kind):
+    """Every bound of E|g|^2 holds, whatever point is taken for w*; and it is within a factor 20 somewhere."""
+    hessian = np.eye(2) + _ROWS.T @ _ROWS / 4
+    smoothness = float(np.linalg.eigvalsh(hessian)[-1])
+    mode = np.zeros(2)
+    for _ in range(200):
+        mode = mode - (mode + _terms(kind, mode[None])[0].sum(axis=0)) / smoothness
+    at_mode = _terms(kind, mode[None])[0]
+    slope = float(np.linalg.eigvalsh((_ROWS * (_ROWS**2).sum(axis=1, keepdims=True)).T @ _ROWS)[-1]) / 16
+    floor = float(((at_mode - at_mode.mean(axis=0)) ** 2).sum())
+    ratios = []
+    for batch, draws, offset, size in itertools.product((1, 2), (1, 5), (0.0, 2.0, 20.0), (0.3, 3.0)):
+        mean, root = mode + offset * np.array([0.6, -0.8]), size * np.array([[1.0, 0.2], [0.2, 0.7]])
+        reference = 1.5
+        one = noise.energy_noise(dim=2, smoothness=smoothness, reference_distance_squared=reference)
+        terms = noise.TermConstants(4, slope, floor, reference)
+        means = {"mean_slope": 2 * smoothness**2, "mean_floor": 2 * smoothness**2 * reference}
+        bound = noise.subsampled_noise(one, terms, batch=batch, dim=2, num_draws=draws, **means)
+        # w* at distance sqrt(reference) from (mode, 0), on the line to w: the worst place for the bound.
+        away = np.sqrt(((mean - mode) ** 2).sum() + (root**2).sum())
+        distance = (away - np.sqrt(reference)) ** 2
+        exact = _subsampled_moments(kind, mean, root, batch, draws)
+        assert exact <= bound.slope * distance + bound.floor
+        ratios.append((bound.slope * distance + bound.floor) / exact)
+    assert min(ratios) < 20
+
+
+def test_a_batch_of_like_rows_costs_little():
+    """The slope of n equal rows is M^2/n, of n orthogonal ones M^2: 1 and n in units of the full batch."""
+    for rows, ratio in ((np.ones((5, 2)), 1.0), (np.eye(5), 5.0)):
+        smoothness = np.linalg.eigvalsh(rows.T @ rows)[-1] / 4
+        slope = np.linalg.eigvalsh((rows * (rows**2).sum(axis=1, keepdims=True)).T @ rows)[-1] / 16
+        assert 5 * slope / smoothness**2 == pytest.approx(ratio)
+
+
+def test_bounded_variance_holds_and_is_nearly_reached():
+    """Quadratic potential, exact moments: sup over the ball; at m = c it is reached but for |grad l|^2."""
+    for d, kurtosis in ((2, 3.0), (50, 3.0), (3, 4.2)):
+        rho, smoothness, radius = noise.radial_factor(d, kurtosis), 1.3, 2.0
+        bound = noise.bounded_variance(dim=d, smoothness=smoothness, radius=radius, kurtosis=kurtosis)
+        for share in (0.0, 0.3, 1.0):
+            offset = np.full(d, radius * np.sqrt(share / d))
+            scale = radius * np.sqrt((1 - share) / d)
+            energy = _exact_energy_moment(d, rho, smoothness, offset, scale)
+            mean = smoothness**2 * (offset @ offset + d * scale**2)
+            assert energy - mean <= bound * (1 + 1e-12)
+        assert bound == pytest.approx((1 + rho) * smoothness**2 * radius**2)
+    # A slope at the centre: phi = M|z|^2/2 seen from c = 1, where the gradient is M.
+    off = noise.bounded_variance(dim=1, smoothness=1.3, radius=2.0, centre_gradient_norm=1.3)
+    location = 1.3**2 * (3.0**2 + 0.0)  # m = c + 2 = 3, C = 0
+    assert location <= off
+    weighted = noise.bounded_variance(dim=2, smoothness=1.0, radius=1.0, scale_factor=0.1)
+    assert weighted == pytest.approx(1 + 0.1 * 4)

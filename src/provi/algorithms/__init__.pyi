@@ -31,4 +31,8 @@ from provi.algorithms.natural.stochastic_natural_gradient import StochasticNatur
 from provi.algorithms.proximal.mpsgd import MPSGD as MPSGD
 from provi.algorithms.proximal.optax import Optax as Optax
 from provi.algorithms.proximal.proj_sgd import ProjSGD as ProjSGD
+from provi.algorithms.proximal.projected import Projected as Projected
+from provi.algorithms.proximal.projected import ProjectedConstants as ProjectedConstants
+from provi.algorithms.proximal.projected import ProjectedSGD as ProjectedSGD
+from provi.algorithms.proximal.projected import bounded_elbo as bounded_elbo
 from provi.algorithms.proximal.prox_sgd import ProxSGD as ProxSGD

@@ -1,8 +1,11 @@
 from provi.families.bases import AbstractBase as AbstractBase
 from provi.families.bases import Laplace as Laplace
+from provi.families.bases import LogConcaveRadial as LogConcaveRadial
 from provi.families.bases import Normal as Normal
+from provi.families.bases import Radial as Radial
 from provi.families.bases import StudentT as StudentT
 from provi.families.bases import Uniform as Uniform
+from provi.families.bases import radial_base as radial_base
 from provi.families.dual_gaussian import DualGaussian as DualGaussian
 from provi.families.dual_gaussian import DualPoint as DualPoint
 from provi.families.dual_gaussian import dual_gaussian as dual_gaussian

@@ -70,6 +70,65 @@ def _(scale: Triangular, smallest: Any) -> Triangular:
     )
 
 
+def project_nondegenerate_ball(
+    point: Point, smallest: Any, centre: Any, radius: Any, centre_scale: Any = 0.0, scale_factor: Any = 1.0
+) -> Point:
+    r"""The nearest point of $W_M \cap B$, $B = \{|m-c|^2+|C-c_CI|_F^2/\lambda \le R^2\}$; symmetric or diagonal scales.
+
+    A bounded set for 004, Theorem 8, and for the uniform noise of 003. Distances are in the norm of $B$, that of
+    $\Lambda^{-1}$, $\Lambda = (1, \lambda)$. **It is not one projection after the other:** minimising the Lagrangian
+    $|w-w_0|^2+\beta(|w-c|^2-R^2)$ over $W_M$ gives $w = P_{W_M}(c+a(w_0-c))$, $a = 1/(1+\beta)$, so that the point is
+    first drawn to the centre, *then* its eigenvalues are raised. With $v$ the eigenvalues of $C_0$, $y = v-c_C$,
+    $\delta = 1/\sqrt M-c_C$, the condition that fixes $a$ is
+
+    $$a^2|m_0-c|^2+\frac1\lambda\sum_i\max(\delta, ay_i)^2 = R^2,$$
+
+    whose left side does not fall in $a$ and is a quadratic between the points $\delta/y_i$: solved exactly from the
+    piece that holds the root, one eigendecomposition in all.
+
+    **Arguments:** `smallest`: $1/\sqrt M$; `centre`: $c$; `radius`: $R$, at least $\delta\sqrt{d/\lambda}$ or the set
+    is empty (an error, also in compiled code); `centre_scale`: $c_C$; `scale_factor`: $\lambda$.
+    """
+    if not isinstance(point.scale, Symmetric | Diagonal):
+        raise TypeError(f"No projection on a ball of W_M for {type(point.scale).__name__}: use Symmetric or Diagonal.")
+    dtype = point.loc.dtype
+    smallest, radius, level, factor = (jnp.asarray(x, dtype) for x in (smallest, radius, centre_scale, scale_factor))
+    if isinstance(point.scale, Symmetric):
+        values, vectors = jnp.linalg.eigh((point.scale.matrix + point.scale.matrix.T) / 2)
+    else:
+        values, vectors = point.scale.diagonal, None
+    offset = point.loc - jnp.asarray(centre, dtype)
+    shrink = _shrink_to_ball(squared_norm(offset), values - level, smallest - level, radius, factor)
+    loc = jnp.where(shrink < 1, point.loc - (1 - shrink) * offset, point.loc)
+    raised = jnp.maximum(level + shrink * (values - level), smallest)
+    if vectors is None:
+        return Point(loc, Diagonal(raised))
+    matrix = (vectors * raised[None, :]) @ vectors.T
+    return Point(loc, Symmetric((matrix + matrix.T) / 2))
+
+
+def _shrink_to_ball(square: Scalar, y: Any, floor: Scalar, radius: Scalar, factor: Scalar) -> Scalar:
+    """The largest a in [0, 1] with a^2 square + sum max(floor, a y)^2 / factor <= radius^2."""
+    dim = y.shape[0]
+    radius = eqx.error_if(
+        radius, dim * jnp.maximum(floor, 0) ** 2 > radius**2 * factor, "radius is too small: no scale of W_M is inside."
+    )
+
+    def left(a: Any) -> Any:
+        return a**2 * square + jnp.sum(jnp.maximum(floor, jnp.multiply.outer(a, y)) ** 2, axis=-1) / factor
+
+    breaks = jnp.where(y * floor > 0, floor / jnp.where(y == 0, 1, y), jnp.inf)
+    below = jnp.where((breaks <= 1) & (left(jnp.where(breaks <= 1, breaks, 0)) <= radius**2), breaks, 0)
+    lowest = jnp.max(below)
+    # On the piece just above `lowest` an entry is constant where floor > a y still holds there.
+    constant = jnp.where(floor > 0, (y <= 0) | (breaks > lowest), (y < 0) & ((breaks <= lowest) | (floor == 0)))
+    total = square + jnp.sum(jnp.where(constant, 0, y**2)) / factor
+    rest = jnp.maximum(radius**2 - jnp.sum(constant) * floor**2 / factor, 0)
+    root = jnp.sqrt(rest / jnp.where(total > 0, total, 1))
+    inside = left(jnp.ones((), y.dtype)) <= radius**2
+    return jnp.where(inside | (total == 0), 1, jnp.clip(root, 0, 1))
+
+
 def _as_float(value: float) -> Scalar:
     return jnp.asarray(value, dtype=float)
 

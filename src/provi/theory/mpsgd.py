@@ -1,5 +1,7 @@
 r"""Mini-batch projected SGD: paper 004, Theorems 4 and 6 (fixed batch), 7 (growing batches), 8 (without convexity).
 
+The functions below are for any $F$ and $\Theta$; `plan` and `theorem4_bound` are those of the ELBO on $W_M$.
+
 **A fixed batch: Theorem 6, and Theorem 4, its two instances.**
 
 **Problem and assumptions:** $\min f = l+h$ over $W_M$, $C$ symmetric or diagonal; potential convex and
@@ -10,12 +12,22 @@ $w_0, \dots, w_{K-1}$ with weights $\tau^{k+1}$, $\tau = 1/(1+a\gamma^2/N)$.
 **Inequality:** $E f(\bar w_K)-f^\star \le \frac{\gamma}{2N}(aD+b) + \frac{D}{2\gamma K}$,
 $D = |w_0-w^\star|_{\Lambda^{-1}}^2$, for $\gamma \le 1/(2M)$ (any $\gamma > 0$ when $N = 1$).
 
-**Corrections.** (i) The paper uses co-coercivity of a function that is smooth on a subset only, which fails
-in general. For this $f$ it holds,
-$f(w^\star) \ge f(w)+\langle\nabla f(w), w^\star-w\rangle+|\nabla f(w)|^2/(4M)$ on $W_M$, so $1/(2M)$ is
-right (docs, key lemma). (ii) Theorem 4.2 has the factor $4\rho$ of $|C_0-C^\star|^2$, where the paper
-prints $2(d-1+\kappa)$. (iii) $\rho = (d+2)\kappa/3$ stands for $d-1+\kappa$ throughout (`noise`). (iv) $N$
-and $K$ are whole numbers: $N$ is rounded up, $K$ down; `bound` at the rounded values is the guarantee.
+**Corrections.** (i) The paper uses co-coercivity of a function that is smooth on a subset only, which fails in
+general. For this $f$ it holds, $f(w^\star) \ge f(w)+\langle\nabla f(w), w^\star-w\rangle+|\nabla f(w)|^2/(4M)$ on
+$W_M$, so $1/(2M)$ is right (docs, key lemma). (ii) Theorem 4.2 has the factor $4\rho$ of $|C_0-C^\star|^2$, where the
+paper prints $2(d-1+\kappa)$. (iii) $\rho = (d+2)\kappa/3$ stands for $d-1+\kappa$ throughout (`noise`). (iv) $N$ and
+$K$ are whole numbers: $N$ is rounded up, $K$ down; `bound` at the rounded values is the guarantee. `optimal_plan` is
+Remark 5, the best whole numbers.
+
+**A minimiser on the boundary: `constrained`.** The proofs of Theorems 6 and 7 need $\nabla F(\theta^\star) = 0$,
+while the theorems speak of a minimiser on $\Theta$. **As printed they are false:** $F(\theta) = \theta$ on
+$[0, 1]$, $\theta_0 = 1$, gradients without noise ($a = 0$, $b = 1$), $\gamma = 10$ (any is allowed, as $L$ may be as
+small as wanted), $K = 1$, $N = 1000$: the average is $\theta_0$ with gap 1, the printed bound 0.055.
+**Correction:** for the average of $\theta_1, \dots, \theta_K$ they hold with $2a$, $2b$ for $a$, $b$ (in the weights
+too) and $\gamma_k \le 1/L$, and need $F$ convex and $L$-smooth *on* $\Theta$ only, and a bound of the *variance*,
+$E|g-\nabla F|_\Lambda^2 \le a|\theta-\theta^\star|_{\Lambda^{-1}}^2+b$: the proof of 003, Theorem 8, with the indicator
+of $\Theta$ for $h$ (docs). The projection is that of the norm of $\Lambda^{-1}$; Assumption 5 ($\Theta$ a product over
+the blocks) makes it the Euclidean one, and is needed for nothing else.
 
 **Changing steps and batches: Theorem 7, the functions `dynamic_...` and `summable`.**
 
@@ -34,17 +46,21 @@ surely (`summable`).
 
 **Problem and assumptions:** $\min_\Theta F$, $\Theta$ closed and convex, a product over the blocks of
 $\Lambda \le I$; $F$ $L$-smooth on $\Theta$ ($L = 2M$ on $W_M$) and bounded below there; one draw has
-$E|g(w_k)|_\Lambda^2 \le \bar b$ at all iterates. The last holds if the iterates stay in a bounded set; **it
-cannot be checked beforehand**, only enforced by a bounded $\Theta$ (which may exclude the optimum) or
-declared.
+$E|g(w_k)|_\Lambda^2 \le \bar b$ at all iterates. The last holds if the iterates stay in a bounded set; **it cannot be
+checked beforehand**, only enforced by a bounded $\Theta$ (which may exclude the optimum) or declared.
 **Method:** $w_{k+1} = \mathrm{proj}_\Theta(w_k-\gamma_k\Lambda g_{N_k}(w_k))$, $\gamma_k < 1/L$.
 **Inequality:** with the gradient mapping
 $G_\gamma(w) = \Lambda^{-1}(w-\mathrm{proj}_\Theta(w-\gamma\Lambda\nabla F(w)))/\gamma$ and
 $S = \sum_k\gamma_k(1-\gamma_kL)$,
 $\min_k E|G_{\gamma_k}(w_k)|_\Lambda^2 \le 4(F(w_0)-\inf F)/S + 4\bar b\sum_k(\gamma_k/N_k)/S$.
-**Checked:** the proof uses $\frac12(2-\gamma L) \le 1$; its display (15) and the last line write
-$|G|_{\Lambda^{-1}}$ where $|G|_\Lambda$ is meant; the statement is right. The second term vanishes only if
-the batches grow.
+**Ours:** (i) the proof bounds the mean over $k$ with weights $\gamma_k(1-\gamma_kL)$: the bound is that of a *random
+iterate* drawn with these weights, which can be returned; the smallest expectation cannot. (ii) $\bar b$ may bound the
+variance alone. (iii) On a bounded set it is computed (`noise.bounded_variance`), not assumed. (iv) `nonconvex_plan`:
+for a budget $E = NK$ and constant steps the best step is $1/(3L)$, not $1/(2L)$, and the bound
+$12\sqrt{3L\bar b(F(w_0)-\inf F)/E}$.
+**Checked:** the proof uses $\frac12(2-\gamma L) \le 1$; its display (15) and
+the last line write $|G|_{\Lambda^{-1}}$ where $|G|_\Lambda$ is meant; the statement is right. The second term
+vanishes only if the batches grow.
 """
 
 import dataclasses
@@ -158,6 +174,65 @@ def plan(budget: int, dim: int, kurtosis: Number, smoothness: Number, preconditi
             f"or the preconditioned plan."
         )
     return Plan(largest_step_size(smoothness), draws, budget // draws)
+
+
+def constrained(noise: NoiseBound) -> NoiseBound:
+    """The noise to put into `bound`, `sharp_bound`, `dynamic_bound` and the weights where grad F(theta*) need not be 0.
+
+    `noise` bounds the variance of one draw; the average is of the iterates *after* the steps.
+    """
+    return NoiseBound(2 * noise.slope, 2 * noise.floor, f"{noise.description}; doubled for a minimiser on the boundary")
+
+
+_MOST_PAIRS = 2_000_000
+
+
+def _best_pair(budget: int, per_draw: float, per_step: float) -> tuple[int, int]:
+    r"""Whole $N, K \ge 1$, $NK \le E$, with the least $p/N+s/K$.
+
+    One of them is at most $\sqrt E$, the other $\lfloor E/\cdot\rfloor$: all such pairs are tried; above 4e12 gradients
+    those within 2,000,000 of the best real number.
+    """
+    root = math.isqrt(budget)
+    if per_draw == 0 or per_step == 0:
+        return (1, budget) if per_draw == 0 else (budget, 1)
+    ideal = min(math.sqrt(per_draw / per_step * budget), math.sqrt(per_step / per_draw * budget))
+    first = max(1, min(int(ideal), root) - _MOST_PAIRS) if root > _MOST_PAIRS else 1
+    small = np.arange(first, min(root, first + 2 * _MOST_PAIRS) + 1, dtype=np.int64)
+    draws = np.concatenate([small, budget // small])
+    steps = np.concatenate([budget // small, small])
+    best = int(np.argmin(per_draw / draws + per_step / steps))
+    return int(draws[best]), int(steps[best])
+
+
+def optimal_plan(budget: int, initial_distance_squared: Number, noise: NoiseBound, step_size: Number) -> Plan:
+    r"""The $N$ and $K$, $NK \le E$, with the least `bound` for a given step: Remark 5 in whole numbers.
+
+    For real numbers $N = \gamma\sqrt{(a+b/D)E}$, and the bound is $\sqrt{(aD^2+bD)/E}$ (`optimal_bound`), whatever
+    $\gamma$: a larger step pays for a larger batch. **Correction:** the remark needs $1 \le N \le E$; here $N$ is cut
+    there. **Arguments:** as of `bound`; `step_size` at most $1/(2M)$ ($1/L$), see there.
+    """
+    budget, gamma = check_count("budget", budget), check_positive("step_size", step_size)
+    start = check_nonnegative("initial_distance_squared", initial_distance_squared)
+    draws, steps = _best_pair(budget, gamma / 2 * (noise.slope * start + noise.floor), start / (2 * gamma))
+    return Plan(gamma, draws, steps)
+
+
+def optimal_bound(budget: Number, initial_distance_squared: Number, noise: NoiseBound) -> float:
+    r"""$\sqrt{D(aD+b)/E}$: Remark 5 for real $N$ and $K$; `bound` at `optimal_plan` is never below it."""
+    start = check_nonnegative("initial_distance_squared", initial_distance_squared)
+    return math.sqrt(start * (noise.slope * start + noise.floor) / check_positive("budget", budget))
+
+
+def optimal_budget(accuracy: Number, initial_distance_squared: Number, noise: NoiseBound, step_size: Number) -> int:
+    """The smallest budget for which `bound` at `optimal_plan` is at most `accuracy`: it never rises with the budget."""
+    accuracy = check_positive("accuracy", accuracy)
+
+    def enough(budget: int) -> bool:
+        found = optimal_plan(budget, initial_distance_squared, noise, step_size)
+        return float(bound(found.num_steps, found.num_draws, step_size, initial_distance_squared, noise)) <= accuracy
+
+    return smallest_count(enough)
 
 
 def psgd_step_size(budget: int, dim: int, kurtosis: Number, smoothness: Number, preconditioned: bool) -> float:
@@ -360,3 +435,16 @@ def second_moment(noise_slope: Number, noise_floor: Number, radius_squared: Numb
         check_nonnegative("noise_floor", noise_floor),
     )
     return slope * check_nonnegative("radius_squared", radius_squared) + floor
+
+
+def nonconvex_plan(budget: int, initial_gap: Number, objective_smoothness: Number, second_moment: Number) -> Plan:
+    r"""The constant step and the whole $N$, $K$, $NK \le E$, with the least `nonconvex_bound` of constant steps.
+
+    It is $\frac4{1-\gamma L}\big(\frac{F(w_0)-\inf F}{\gamma K}+\frac{\bar b}N\big)$. The best real $N$ and $K$ give
+    $8\sqrt{(F(w_0)-\inf F)\bar b/(\gamma E)}/(1-\gamma L)$, least where $\sqrt\gamma(1-\gamma L)$ is largest, at
+    $\gamma = 1/(3L)$.
+    """
+    gamma = 1 / (3 * check_positive("objective_smoothness", objective_smoothness))
+    gap, moment = check_nonnegative("initial_gap", initial_gap), check_nonnegative("second_moment", second_moment)
+    draws, steps = _best_pair(check_count("budget", budget), moment, gap / gamma)
+    return Plan(gamma, draws, steps)

@@ -11,6 +11,10 @@ $\kappa > 3$ (Laplace, Student-t), where the printed bound is violated. Everythi
 """
 
 import dataclasses
+import math
+from typing import Any
+
+import numpy as np
 
 from provi.core.arguments import check_count, check_positive
 from provi.theory.inputs import Number, check_nonnegative
@@ -175,3 +179,146 @@ def minibatch_noise(noise: NoiseBound, num_draws: int, mean_slope: Number, mean_
     slope = noise.slope / num_draws + rest * mean_slope
     floor = noise.floor / num_draws + rest * mean_floor
     return NoiseBound(float(slope), float(floor), f"{noise.description}; mean of {num_draws} draws")
+
+
+def _blocks(name: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:
+    array = np.asarray(values, np.float64)
+    if array.shape != shape or not (np.isfinite(array).all() and (array >= 0).all()):
+        raise ValueError(
+            f"{name} must hold finite numbers of at least 0 and have the shape {shape}, not {array.shape}."
+        )
+    return array
+
+
+def block_noise(slopes: Any, floors: Any, factors: Any) -> NoiseBound:
+    r"""Noise in the norms of $\Lambda = (\lambda_1I, \dots, \lambda_mI)$ from that of each block: 004, Proposition 3.
+
+    **Assumption:** block $i$ of one draw has $E|g_i|^2 \le \sum_ja_{ij}|w_j-w_j^\star|^2+b_i$, $0 < \lambda_i \le 1$.
+    **Inequality:** $E|g|_\Lambda^2 \le a|w-w^\star|_{\Lambda^{-1}}^2+b$ with
+    $a = \max_j\lambda_j\sum_i\lambda_ia_{ij}$ and $b = \sum_i\lambda_ib_i$.
+    **Proof** (the paper has none): with $\delta_j = |w_j-w_j^\star|$,
+    $\sum_i\lambda_iE|g_i|^2 \le \sum_j\big(\lambda_j\sum_i\lambda_ia_{ij}\big)\delta_j^2/\lambda_j+\sum_i\lambda_ib_i$.
+    Tight: equality where only the block of the maximum is off.
+
+    **Arguments:**
+
+    - `slopes`: $a_{ij}$, (m, m), the row is the block of the gradient. - `floors`: $b_i$, (m,).
+    - `factors`: $\lambda_i$, (m,), in (0, 1].
+    """
+    factors = np.asarray(factors, np.float64)
+    if factors.ndim != 1 or not ((factors > 0) & (factors <= 1)).all():
+        raise ValueError(f"factors must be one number in (0, 1] a block, not {factors}.")
+    count = factors.size
+    slopes, floors = _blocks("slopes", slopes, (count, count)), _blocks("floors", floors, (count,))
+    return NoiseBound(
+        float(np.max(factors * (factors @ slopes))), float(factors @ floors), f"{count} blocks in the norms of Lambda"
+    )
+
+
+def entropy_block_noise(
+    *, dim: int, smoothness: Number, reference_distance_squared: Number, kurtosis: Number = 3.0
+) -> tuple[np.ndarray, np.ndarray]:
+    r"""`slopes` and `floors` of `block_noise` for the entropy estimator on $W_M$, blocks $(m, C)$.
+
+    $E|g_m|^2 \le M^2(|m-\bar z|^2+|C|^2)$ and $E|g_C|^2 \le 2M^2(d|m-\bar z|^2+\rho|C|^2)+2dM$, then Young's inequality
+    for each block: slopes $M^2\big(\begin{smallmatrix}2&2\\4d&4\rho\end{smallmatrix}\big)$, floors
+    $2M^2R$ and $4\rho M^2R+2dM$, $R = |w^\star-\bar w|^2$. With $\Lambda = I$ the slope is $2(1+2\rho)M^2$, with
+    `scale_preconditioner` $2(1+d/\rho)M^2$: below those of `entropy_noise` and `preconditioned_entropy_noise`.
+    """
+    rho, squared = radial_factor(dim, kurtosis), check_positive("smoothness", smoothness) ** 2
+    reference = check_nonnegative("reference_distance_squared", reference_distance_squared)
+    slopes = squared * np.array([[2.0, 2.0], [4.0 * dim, 4 * rho]])
+    return slopes, np.array([2 * squared * reference, 4 * rho * squared * reference + 2 * dim * smoothness])
+
+
+def bounded_variance(
+    *,
+    dim: int,
+    smoothness: Number,
+    radius: Number,
+    kurtosis: Number = 3.0,
+    centre_gradient_norm: Number = 0.0,
+    scale_factor: Number = 1.0,
+) -> float:
+    r"""$\sup E|g-\nabla f|_\Lambda^2$ of one draw over $|m-c|^2+|C|_F^2/\lambda_C \le R^2$: convexity is not used.
+
+    $\Lambda = (1, \lambda_C)$; the energy and the entropy estimator have the same variance, as $C^{-\top}$ is not
+    random. With $G = |\nabla\phi(c)|$: $|\pi| \le G+M|z-c|$, so that Minkowski's inequality gives
+    $\sqrt{E|\pi|^2} \le G+MR$ and
+    $\sqrt{E|\pi|^2|u|^2} \le G\sqrt d+M\sqrt{d|m-c|^2+\rho|C|^2} \le G\sqrt d+M\sqrt\rho R$. Hence
+    $(G+MR)^2+\lambda_C(G\sqrt d+M\sqrt\rho R)^2$. No stationary point is needed: $c$ may be any point. Reached for
+    $G = 0$, $m = c$ and a quadratic potential up to $|\nabla l|^2$, a part of $1/(1+\rho)$. **Use:** $\bar b$ of 004,
+    Theorem 8, on a bounded set; the uniform noise of 003's discussion (`proj_sgd.bounded_...`).
+    """
+    rho, smoothness = radial_factor(dim, kurtosis), check_positive("smoothness", smoothness)
+    radius, slope = check_positive("radius", radius), check_nonnegative("centre_gradient_norm", centre_gradient_norm)
+    factor = check_positive("scale_factor", scale_factor)
+    location = (slope + smoothness * radius) ** 2
+    scale = (slope * math.sqrt(dim) + smoothness * math.sqrt(rho) * radius) ** 2
+    return float(location + factor * scale)
+
+
+@dataclasses.dataclass(frozen=True)
+class TermConstants:
+    r"""How much the gradients of the $n$ data terms differ from one another, seen from a point $z_0$.
+
+    - `num_terms`: $n$; `slope`: $\Lambda$ with $\sum_i|\nabla\phi_i(z)-\nabla\phi_i(z_0)|^2 \le \Lambda|z-z_0|^2$;
+    - `floor`: $V_0 = \sum_i|\nabla\phi_i(z_0)-\frac1n\sum_j\nabla\phi_j(z_0)|^2$;
+    - `reference_distance_squared`: $|w^\star-w_0|^2$, $w_0 = (z_0, 0)$, or an upper bound of it.
+
+    For terms $t(x_i'z)$ with $t'' \le t_1$: $\Lambda = t_1^2\lambda_{\max}(\sum_i|x_i|^2x_ix_i')$. It is between
+    $M^2/n$ (all rows the same) and $M^2$ (rows orthogonal, of one length): the less the data are alike, the dearer a
+    batch.
+    """
+
+    num_terms: int
+    slope: float
+    floor: float
+    reference_distance_squared: float
+
+
+def subsampled_noise(
+    noise: NoiseBound,
+    terms: TermConstants,
+    *,
+    batch: int,
+    dim: int,
+    num_draws: int = 1,
+    kurtosis: Number = 3.0,
+    mean_slope: Number = 0.0,
+    mean_floor: Number = 0.0,
+) -> NoiseBound:
+    r"""Noise of $N$ draws and one batch of $B$ data terms that they share: ours, after the discussion of 003.
+
+    The terms of a batch are drawn with replacement.
+
+    The step sees $\hat\phi = \phi_0+\frac nB\sum_{j\le B}\phi_{i_j}$; $e = \nabla\hat\phi-\nabla\phi$. Given $z$,
+    $E|e|^2 = \frac nB\sum_i|\nabla\phi_i-\text{mean}|^2 \le \frac{2n}B(V_0+\Lambda|z-z_0|^2)$, as a deviation from
+    the mean obeys the triangle inequality. Hence, with $q = n/B$ and $w_0 = (z_0, 0)$,
+
+    - one draw: $E|(e, Peu^\top)|^2 \le E|e|^2(1+|u|^2) \le 2q\big((1+d)V_0+(1+\rho)\Lambda|w-w_0|^2\big)$, added to
+      `noise` (the mean of $e$ given $u$ is 0, so that there is no cross term);
+    - the mean over $u$: $1, u_1, \dots, u_d$ are orthonormal, so that by Bessel's inequality
+      $|E_ue|^2+|E_ueu^\top|^2 \le E_u|e|^2$: $2q(V_0+\Lambda|w-w_0|^2)$, **without the dimension**. More draws divide
+      the first by $N$ and leave the second, since all draws of a step see the same batch:
+      $E|g_{N,B}|^2 = E|g|^2/N+(1-1/N)E_B|E_ug|^2$.
+
+    With $|w-w_0|^2 \le 2|w-w^\star|^2+2|w^\star-w_0|^2$. The paper says "a factor between 1 and the number of data,
+    depending on how correlated they are", without constants; here $1+2q\Lambda/M^2$ beside $V_0$.
+    The entropy's term $2dM$ does not grow.
+
+    **Arguments:**
+
+    - `noise`: of one draw with all data. - `terms`, `batch`: $B$. - `dim`, `kurtosis`, `num_draws`: $d$, $\kappa$, $N$.
+    - `mean_slope`, `mean_floor`: as in `minibatch_noise`; zeros for a bound of the variance.
+    """
+    rho, q = radial_factor(dim, kurtosis), terms.num_terms / check_count("batch", batch)
+    slope = 4 * q * check_nonnegative("slope", terms.slope)
+    floor = 2 * q * check_nonnegative("floor", terms.floor)
+    reference = check_nonnegative("reference_distance_squared", terms.reference_distance_squared)
+    single = NoiseBound(
+        noise.slope + (1 + rho) * slope,
+        noise.floor + (1 + dim) * floor + (1 + rho) * slope * reference,
+        f"{noise.description}; batches of {batch} of {terms.num_terms} terms",
+    )
+    return minibatch_noise(single, num_draws, mean_slope + slope, mean_floor + floor + slope * reference)
