@@ -325,7 +325,7 @@ def _sparse_draws(predictor: Any, posterior: Any, X: np.ndarray, num_draws: int,
 
 @double_precision
 def predict_latent(
-    predictor: ExactPredictor | DensePredictor | SparsePredictor, X: Any
+    predictor: ExactPredictor | StreamedPredictor | DensePredictor | SparsePredictor, X: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance of the latent function at each row of X; memory does not grow with the number of rows."""
     points = as_array("X", X, ndim=2).astype(predictor.inputs.dtype)
@@ -394,7 +394,7 @@ def _negative_sites(gram: Any, lower: Any, precision: Any) -> tuple[Any, Any, An
 
 
 @instant_jit
-def _latent(predictor: ExactPredictor | DensePredictor | SparsePredictor, inputs: Any) -> tuple[Any, Any]:
+def _latent(predictor: ExactPredictor | StreamedPredictor | DensePredictor | SparsePredictor, inputs: Any) -> tuple[Any, Any]:
     return predictor.latent(inputs)
 
 

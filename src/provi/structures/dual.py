@@ -27,6 +27,7 @@ from provi.families.base import AbstractFamily
 from provi.families.dual_gaussian import DualGaussian, DualPoint, dual_gaussian
 from provi.families.site_solver import SiteSolver, factors_fit, low_rank_suffices, site_solver, target_jitter
 from provi.kernels.rows import is_streamed
+from provi.runtime.loop import estimate_elbo
 from provi.structures.base import AbstractStructure, Answer, Difference, Request
 from provi.structures.stopping import run_proven
 from provi.targets.base import AbstractTarget, Constants
@@ -88,9 +89,20 @@ class Dual(AbstractStructure):
 
         answer = run_proven(self, IterativeNaturalGradient(solver=solver), point, prove, error, request)
         key = folded(key_of(request.seed), 2**31 - 1)  # a stream that no step uses
-        value, noise = (float(x) for x in estimated_elbo(key, target, self.family, answer.run.point, solver))
-        elbo = value, noise + error * (target.num_terms + abs(value))
+        elbo = self._by_lanczos(key, answer.run.point, solver)
         return dataclasses.replace(answer, run=dataclasses.replace(answer.run, elbo=elbo))
+
+    def elbo(self, key: Any, point: DualPoint, draws: int) -> tuple[Any, Any]:
+        """From draws of q; by probes of log |B| where the kernel matrix is not stored, and there are no draws."""
+        if not is_streamed(self.family.gram):
+            return estimate_elbo(key, self.target, self.family, point, draws)
+        return self._by_lanczos(key, point, site_solver(self.family.gram, target_jitter(self.target)))
+
+    def _by_lanczos(self, key: Any, point: DualPoint, solver: SiteSolver) -> tuple[float, float]:
+        target: Any = self.target
+        value, noise = (float(x) for x in estimated_elbo(key, target, self.family, point, solver))
+        error = float(target.likelihood.value_error_given(target.response))
+        return value, noise + error * (target.num_terms + abs(value))
 
     def evidence(self, point: DualPoint, constants: Constants, query: Query) -> Evidence:
         """Deterministic bounds on the gap; the distance to the posterior from draws."""

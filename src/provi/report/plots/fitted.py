@@ -14,6 +14,7 @@ from scipy import linalg, special
 
 from provi.diagnostics.check import ModelCheck, reliability
 from provi.diagnostics.pareto import USABLE_K
+from provi.kernels.rows import in_full
 from provi.report.plots.posterior import shortened
 from provi.report.style import INK, PALETTE, figure_style
 from provi.targets import likelihoods
