@@ -33,8 +33,8 @@ from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale, Point, square_root
 from provi.families.scales import Diagonal
 from provi.families.site_solver import SiteSolver, factorise, site_solver
-from provi.kernels.rows import in_full, is_streamed
 from provi.kernels import AbstractKernel
+from provi.kernels.rows import in_full, is_streamed
 from provi.targets.gaussian_process import GaussianProcess
 from provi.targets.likelihoods import (
     AbstractLikelihood,
@@ -394,7 +394,9 @@ def _negative_sites(gram: Any, lower: Any, precision: Any) -> tuple[Any, Any, An
 
 
 @instant_jit
-def _latent(predictor: ExactPredictor | StreamedPredictor | DensePredictor | SparsePredictor, inputs: Any) -> tuple[Any, Any]:
+def _latent(
+    predictor: ExactPredictor | StreamedPredictor | DensePredictor | SparsePredictor, inputs: Any
+) -> tuple[Any, Any]:
     return predictor.latent(inputs)
 
 

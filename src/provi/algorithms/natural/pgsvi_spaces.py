@@ -23,7 +23,6 @@ from provi.families.site_solver import BLOCK, SiteSolver, site_solver, target_ji
 from provi.kernels.rows import gram_rows, is_streamed
 from provi.targets.linear_model import AbstractLinearModel
 
-
 _VARIANCES, _RESIDUAL = 1e-5, 1e-8
 """Relative: the variances of a batch, and the residual of a step, where K is not stored."""
 
