@@ -268,7 +268,7 @@ class SiteSolver(eqx.Module):
     def conditioned(
         self, weights: Vector, low_rank: Any, columns: Any, prior: Any, least: Any, noise: Any, tolerance: Any
     ) -> tuple[Any, Any, Count]:
-        """`prior` less what the sites explain of it, b'B'^-1 b, b = S'^(1/2) times each of `columns`; its error; products.
+        """`prior` less what the sites explain of it, b'B'^-1 b, b = S'^(1/2) `columns`; its error; products.
 
         To a relative error of `tolerance` of the result, which is at least `least`, and `noise` together.
         """

@@ -1,7 +1,7 @@
 r"""A kernel matrix that is not stored: entries are computed when a product needs them, a block of rows at a time.
 
-$K = k(X, X) + jI$ takes $N^2$ numbers, its inputs Nd. A product with K that computes its rows anew needs 128N numbers at
-a time and the evaluation of $N^2$ covariances: several times the cost of a product with one column, and little beside
+$K = k(X, X) + jI$ takes $N^2$ numbers, its inputs Nd. A product with K that computes its rows anew needs 128N numbers
+at a time and the evaluation of $N^2$ covariances: several times the cost of a product with one column, and little beside
 that with some hundred columns together.
 
 **Which matrix it is.** A stored K is what was stored. Entries that are computed anew may differ in their last digits
@@ -135,7 +135,7 @@ absolute_row_sums = instant_jit(lambda gram: gram.absolute_row_sums())
 
 
 def entry_rounding(kernel: AbstractKernel, columns: int, dtype: Any = np.float64) -> float | None:
-    r"""u: computed covariances of any program are within $u\sqrt{k_ik_j}$ of the kernel's; None where no bound is known.
+    r"""u: computed covariances are within $u\sqrt{k_ik_j}$ of the kernel's in any program; None where it is not known.
 
     With $\epsilon$ the spacing of numbers at 1: the squared distance, a sum of d squares of scaled differences, has a
     relative error of $(d + 8)\epsilon$, and $|r\rho'(r)| < 1$ for the stationary correlations here, whose functions

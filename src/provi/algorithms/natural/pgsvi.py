@@ -39,7 +39,7 @@ from provi.algorithms.natural.pgsvi_spaces import AbstractSpace, StreamedSpace, 
 from provi.core.arguments import check_count, check_positive, device_array
 from provi.core.compilation import program_jit
 from provi.core.tree import select, squared_norm
-from provi.core.types import Count, Matrix, RandomKey, Scalar
+from provi.core.types import Count, RandomKey, Scalar
 from provi.families.bases import Normal
 from provi.families.dual_gaussian import DualGaussian
 from provi.families.location_scale import LocationScale
@@ -176,7 +176,7 @@ class PGSVIState(eqx.Module):
     """
 
     point: Any
-    cache: Matrix
+    cache: Any
     step: Count
     place: Count
     batch: Count
@@ -256,8 +256,8 @@ class PGSVI(AbstractAlgorithm):
         space = space_of(target, family)
         if self.halve_on_stall and isinstance(space, StreamedSpace):
             raise ValueError(
-                "halve_on_stall=True looks at the exact ELBO after each pass, which takes a factor of the kernel matrix: "
-                "leave it out with stream=True, or make the target with stream=False."
+                "halve_on_stall=True looks at the exact ELBO after each pass, which takes a factor of the kernel "
+                "matrix: leave it out with stream=True, or make the target with stream=False."
             )
         return dataclasses.replace(self, space=space)
 
