@@ -155,7 +155,7 @@ def load(path: str | Path, target: Any = None) -> Fit:
         if data["family"]["scale"] == "nested":
             family, structure = _nested(target, path)
         elif data["family"].get("streamed"):
-            family, structure = dual_gaussian(target), jax.tree.structure(DualPoint(*range(2)))
+            family, structure = dual_gaussian(target), jax.tree.structure(dual_gaussian(target).prior_point())
         else:
             family, structure = _family(data["family"], file)
         leaves = [jnp.asarray(file.get_tensor(f"point/{i}")) for i in range(structure.num_leaves)]

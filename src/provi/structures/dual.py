@@ -57,7 +57,7 @@ class Dual(AbstractStructure):
 
     def on(self, mesh: Mesh) -> "Dual":
         """With the rows of the kernel matrix divided, where there is an equal number for each device."""
-        # A kernel matrix is looked at as a whole: each process has its own; one that is not stored has no rows to divide.
+        # A kernel matrix is looked at as a whole: each process has its own; one not stored has no rows to divide.
         if jax.process_count() > 1 or is_streamed(self.family.gram):
             return self
         target, length = divided(self.target, mesh), self.family.num_sites
@@ -178,7 +178,7 @@ def working_point(family: DualGaussian, response: Any, weight: Any) -> DualPoint
 
 
 def streamed_working_point(family: DualGaussian, solver: SiteSolver, response: Any, weight: Any) -> DualPoint:
-    """As `working_point`, a = (I + WK)^-1 W (response - prior mean), by conjugate gradients: a start need not be exact."""
+    """As `working_point`, a = (I + WK)^-1 W (response - prior mean), by conjugate gradients."""
     dtype = np.dtype(family.gram.dtype)
     response, weight = (np.asarray(x, np.float64) for x in (response, weight))
     wanted = device_array((weight * (response - np.asarray(family.site_mean))).astype(dtype))
