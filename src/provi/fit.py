@@ -21,7 +21,6 @@ from provi.core.randomness import folded, key_of
 from provi.families.base import AbstractFamily
 from provi.result.fit import Estimate, Fit, describe_call
 from provi.runtime.distributed import losses_named
-from provi.runtime.loop import estimate_elbo
 from provi.runtime.record import Outcome
 from provi.runtime.run import CHECKPOINT_SECONDS, RECORD_DRAWS, Budget, Run, as_budget, check_checkpoint, run
 from provi.structures.base import AbstractStructure, Request, certificate_seed
@@ -243,7 +242,7 @@ def _as_fit(
     if clock.limited and (clock.gradient == 0 or not clock.pays_for(draws, programs=2)):
         draws = RECORD_DRAWS  # of which there is a compiled program
     if elbo is None:
-        elbo = estimate_elbo(key, target, family, result.point, draws)
+        elbo = structure.elbo(key, result.point, draws)
     estimate, where = Estimate(float(elbo[0]), float(elbo[1])), None
     if not (math.isfinite(estimate.value) and math.isfinite(estimate.standard_error)):
         from provi.diagnostics.integrability import describe_nonfinite  # for those who need it

@@ -21,7 +21,8 @@ from provi.core.interpreter import instant_jit
 from provi.core.types import Draws, Matrix, RandomKey, Scalar, Vector
 from provi.families.base import AbstractFamily
 from provi.families.bases import AbstractBase, Normal
-from provi.families.site_solver import SiteFactor, covariance_root, factorise
+from provi.families.site_solver import SiteFactor, covariance_root, factorise, streamed_deviations
+from provi.kernels.rows import Gram, KernelRows, gram_diagonal, in_full
 from provi.targets.gaussian_process import GaussianProcess
 from provi.targets.priors import GaussianPrior
 
@@ -38,7 +39,7 @@ class DualGaussian(AbstractFamily):
 
     **Arguments:**
 
-    - `gram`: K, (N, N), positive semi-definite. - `prior_mean`: of z.
+    - `gram`: K, (N, N), positive semi-definite; a `KernelRows` where it is not stored. - `prior_mean`: of z.
     - `design`, `prior`: X and the prior of z, for a linear model; None where z is eta.
     - `root`: R with RR' = K, needed where the likelihood is not log-concave: sites may then be negative.
     """
@@ -46,14 +47,14 @@ class DualGaussian(AbstractFamily):
     dim: int = eqx.field(static=True)
     base: AbstractBase
     scale: str = eqx.field(static=True)
-    gram: Matrix
+    gram: Gram
     prior_mean: Float[Array, " columns"]
     design: Any
     prior: GaussianPrior | None
     root: Any
 
     def __init__(
-        self, gram: Matrix, prior_mean: Any, design: Any = None, prior: GaussianPrior | None = None, root: Any = None
+        self, gram: Gram, prior_mean: Any, design: Any = None, prior: GaussianPrior | None = None, root: Any = None
     ) -> None:
         self.dim, self.base, self.scale = prior_mean.shape[0], Normal(), "dual"
         self.gram, self.prior_mean = gram, prior_mean
@@ -112,7 +113,7 @@ class DualGaussian(AbstractFamily):
 
     def prior_variance(self) -> Any:
         """The diagonal of Sigma_0."""
-        return jnp.diagonal(self.gram) if self.prior is None else self.prior.variance()
+        return gram_diagonal(self.gram) if self.prior is None else self.prior.variance()
 
     def mean(self, point):
         return self.prior_mean + self.cross_covariance() @ point.dual_mean
@@ -125,6 +126,8 @@ class DualGaussian(AbstractFamily):
         return prior - half.T @ half
 
     def marginal_standard_deviation(self, point):
+        if isinstance(self.gram, KernelRows):
+            return streamed_deviations(self.gram, point.site_precision)
         if self.design is None or self.prior is None:
             return jnp.sqrt(self.factorise(point).variance)
         half, _ = self._half(point)
@@ -136,7 +139,7 @@ class DualGaussian(AbstractFamily):
         if factor.whitened:
             return None, None
         if self.design is None or self.prior is None:
-            return factor.half, self.gram
+            return factor.half, in_full(self.gram)
         scaled = jnp.sqrt(point.site_precision)[:, None] * self.cross_covariance().T
         identity = jnp.eye(self.dim, dtype=self.gram.dtype)
         return solve_triangular(factor.lower, scaled, lower=True), self.prior.covariance_times(identity)
@@ -168,7 +171,7 @@ class DualGaussian(AbstractFamily):
         \Sigma_0|$, $\delta = z - m$; a singular K has no density (NaN)."""
         deviation = z - self.mean(point)
         if self.design is None or self.prior is None:
-            lower = jnp.linalg.cholesky(self.gram)
+            lower = jnp.linalg.cholesky(in_full(self.gram))
             white = solve_triangular(lower, deviation, lower=True)
             prior = 0.5 * jnp.sum(white**2) + jnp.sum(jnp.log(jnp.diagonal(lower)))
             prior, seen = prior + 0.5 * self.dim * math.log(2 * math.pi), deviation
@@ -181,7 +184,7 @@ class DualGaussian(AbstractFamily):
         """(log |2 pi e Sigma_0| - log |B|) / 2."""
         constant = 0.5 * self.dim * math.log(2 * math.pi * math.e)
         if self.design is None or self.prior is None:
-            log_det = jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(self.gram))))
+            log_det = jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(in_full(self.gram)))))
         else:
             log_det = self.prior.log_det()
         return constant + log_det - 0.5 * self.factorise(point).log_det
@@ -201,6 +204,11 @@ def _agree(own: Any, other: Any) -> bool:
     """Equal, or the same computed on another machine: up to rounding."""
     if own is other:
         return True
+    if isinstance(own, KernelRows) and isinstance(other, KernelRows):
+        same = jax.tree.structure(own) == jax.tree.structure(other)
+        return same and all(map(_agree, jax.tree.leaves(own), jax.tree.leaves(other)))
+    if isinstance(own, KernelRows) or isinstance(other, KernelRows):
+        return False
     own, other = np.asarray(own), np.asarray(other)
     if own.shape != other.shape or own.dtype != other.dtype:
         return False

@@ -22,6 +22,8 @@ Variances, $v'_n = K'_{nn} - b'B'^{-1}b$, $b = S'^{1/2}K'e_n$, with two-sided bo
 - From a vector x with residual $\rho = b - B'x$: $b'B'^{-1}b = x'b + x'\rho + \rho'B'^{-1}\rho$, and
   $0 \le \rho'B'^{-1}\rho \le \rho'M^{-1}\rho$: the error is quadratic in the residual. Costs 2N^2 a product and datum,
   more than the N^3/3 + N^3 of a Cholesky factor and T for all data, whatever M is.
+
+K itself may be stored or not (`kernels.rows`): only products with it, its diagonal and blocks of its columns are used.
 """
 
 from collections.abc import Callable
@@ -38,7 +40,8 @@ from provi.core.arguments import device_array
 from provi.core.conjugate_gradients import Columns, IdentityPlusLowRank, solve
 from provi.core.interpreter import instant_jit
 from provi.core.pivoted_cholesky import PivotedCholesky, pivoted_cholesky
-from provi.core.types import Count, Flag, Matrix, Scalar, Vector
+from provi.core.types import Count, Flag, Indices, Matrix, Scalar, Vector
+from provi.kernels.rows import Gram, KernelRows, gram_columns, gram_diagonal, gram_rows, in_full
 
 LARGEST_RANK, BLOCK, MOST_PRODUCTS = 512, 256, 500
 """Of P; columns solved at a time; products with K for a block of them."""
@@ -67,8 +70,9 @@ class SiteFactor(eqx.Module):
         return vector - root * cho_solve((self.lower, True), root * (gram @ vector))
 
 
-def factorise(gram: Matrix, precision: Vector, root: Any = None) -> SiteFactor:
+def factorise(gram: Gram, precision: Vector, root: Any = None) -> SiteFactor:
     """The factorisation for site precisions `precision`; they may be negative if a `root` R of K = RR' is given."""
+    gram = in_full(gram)
     identity = jnp.eye(gram.shape[0], dtype=gram.dtype)
     if root is None:
         half = jnp.sqrt(precision)
@@ -91,8 +95,9 @@ def _cholesky(matrix: Matrix) -> Matrix:
     return jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
 
 
-def covariance_root(gram: Matrix) -> Matrix:
+def covariance_root(gram: Gram) -> Matrix:
     """R with RR' = K for any positive semi-definite K, singular ones too."""
+    gram = in_full(gram)
     values, vectors = jnp.linalg.eigh((gram + gram.T) / 2)
     return vectors * jnp.sqrt(jnp.maximum(values, jnp.zeros_like(values)))[None, :]
 
@@ -106,10 +111,19 @@ class SiteVariances(NamedTuple):
     products: Scalar
 
 
+class SiteInverse(NamedTuple):
+    """`vector` w = (I + SK)^-1 c, `squared_norm` c'Vc, the relative `residual` reached, `products` with K."""
+
+    vector: Vector
+    squared_norm: Scalar
+    residual: Scalar
+    products: Count
+
+
 class SiteSolver(eqx.Module):
     """K, its jitter, P and the diagonal of R; make it with `site_solver`."""
 
-    gram: Matrix
+    gram: Gram
     jitter: Scalar
     factor: Float[Array, "dim rank"]
     residual: Vector
@@ -126,34 +140,74 @@ class SiteSolver(eqx.Module):
         return noise + low_rank.log_determinant(), jnp.sum(weights * self.residual)
 
     def apply_inverse(self, precision: Vector, vector: Vector, tolerance: Any) -> Vector:
-        r"""$(I + SK)^{-1}c = u - S'^{1/2}B'^{-1}S'^{1/2}K'u$, $u = D^{-1}c$, to a relative residual in B'."""
+        """(I + SK)^-1 c to a relative residual in B'."""
+        return self.inverse(precision, vector, tolerance).vector
+
+    def inverse(self, precision: Vector, vector: Vector, tolerance: Any) -> SiteInverse:
+        r"""$(I + SK)^{-1}c = w = u - S'^{1/2}B'^{-1}S'^{1/2}K'u$, $u = D^{-1}c$, and
+        $c'Vc = j\,c'D^{-1}c + w'K'u$; the tolerance is that of the residual in B', relative to its right-hand side."""
         weights, low_rank = self.low_rank(precision)
         root = jnp.sqrt(weights)
         scaled = vector / (1 + self.jitter * precision)
-        rhs = (root * self._multiply(scaled[:, None])[:, 0])[:, None]
-        found = solve(lambda x: self._inner(root, x), rhs, low_rank.solve, tolerance, MOST_PRODUCTS)
-        return scaled - root * found.solution[:, 0]
+        product = self._multiply(scaled[:, None])[:, 0]
+        found = solve(
+            lambda x: self._inner(root, x), (root * product)[:, None], low_rank.solve, tolerance, MOST_PRODUCTS
+        )
+        solved = scaled - root * found.solution[:, 0]
+        norm = self.jitter * jnp.sum(vector * scaled) + jnp.sum(solved * product)
+        return SiteInverse(solved, norm, found.relative_residuals[0], found.iterations + 2)
 
     def variances(self, precision: Vector, tolerance: Any) -> SiteVariances:
         """The diagonal of V = (K^-1 + S)^-1 to a relative error of `tolerance`; `error` says what was reached."""
-        least, excess, noise, enough = self.low_rank_variances(precision, tolerance)
-        shrink = 1 + self.jitter * precision
-        value, error, products = jax.lax.cond(
-            enough,
-            lambda: (least + excess, excess, jnp.zeros((), least.dtype)),
-            lambda: self._sweep(*self.low_rank(precision), least, noise, tolerance),
+        weights, low_rank = self.low_rank(precision)
+        bounds = self._low_rank_bounds(weights, low_rank, self.factor, self.residual, precision)
+        return self._resolved(
+            bounds, precision, tolerance, lambda: self._sweep(weights, low_rank, bounds[0], bounds[2], tolerance)
         )
-        own = self.jitter / shrink
-        return SiteVariances(own + value / shrink**2, error / shrink**2, own + least / shrink**2, products)
+
+    def variances_at(self, indices: Indices, precision: Vector, tolerance: Any) -> SiteVariances:
+        """Those of some data, which may appear twice: their columns of K, and the equations of them alone."""
+        weights, low_rank = self.low_rank(precision)
+        own = precision[indices]
+        bounds = self._low_rank_bounds(weights, low_rank, self.factor[indices], self.residual[indices], own)
+
+        def solved() -> Any:
+            columns = gram_rows(self.gram, indices).T
+            places = jnp.arange(precision.shape[0])[:, None] == indices[None, :]
+            columns = columns - self.jitter * places.astype(columns.dtype)
+            prior = gram_diagonal(self.gram)[indices] - self.jitter
+            value, error, products = self.conditioned(
+                weights, low_rank, columns, prior, bounds[0], bounds[2], tolerance
+            )
+            return value, error, products.astype(value.dtype)
+
+        return self._resolved(bounds, own, tolerance, solved)
 
     def low_rank_variances(self, precision: Vector, tolerance: Any) -> tuple[Vector, Vector, Vector, Flag]:
         r"""$v_M$ and half the width of its bounds, $jD$, and whether $v_M$ is within `tolerance` for each datum."""
-        weights, low_rank = self.low_rank(precision)
-        half = solve_triangular(low_rank.cholesky, self.factor.T, lower=True)
+        bounds = self._low_rank_bounds(*self.low_rank(precision), self.factor, self.residual, precision)
+        return *bounds, _enough(bounds, tolerance)
+
+    def _low_rank_bounds(
+        self, weights: Vector, low_rank: IdentityPlusLowRank, factor: Any, residual: Any, precision: Any
+    ) -> tuple[Any, Any, Any]:
+        """The first three of `low_rank_variances`, of the data whose rows of P, diagonal of R and s are given."""
+        half = solve_triangular(low_rank.cholesky, factor.T, lower=True)
         least = jnp.sum(half**2, axis=0)
-        excess = 0.5 * (jnp.sqrt(self.residual) + jnp.sqrt(jnp.sum(weights * self.residual) * least)) ** 2
-        noise = self.jitter * (1 + self.jitter * precision)
-        return least, excess, noise, jnp.all(excess <= tolerance * (least + noise))
+        excess = 0.5 * (jnp.sqrt(residual) + jnp.sqrt(jnp.sum(weights * self.residual) * least)) ** 2
+        return least, excess, self.jitter * (1 + self.jitter * precision)
+
+    def _resolved(
+        self, bounds: tuple[Any, Any, Any], precision: Any, tolerance: Any, solve: Callable[[], Any]
+    ) -> SiteVariances:
+        """By the low rank where it suffices, else by `solve`; and from V' to V."""
+        least, excess, _ = bounds
+        value, error, products = jax.lax.cond(
+            _enough(bounds, tolerance), lambda: (least + excess, excess, jnp.zeros((), least.dtype)), solve
+        )
+        shrink = 1 + self.jitter * precision
+        own = self.jitter / shrink
+        return SiteVariances(own + value / shrink**2, error / shrink**2, own + least / shrink**2, products)
 
     def whitened(self, precision: Vector) -> Callable[[Columns], Columns]:
         r"""V -> M^(-1/2) B' M^(-1/2) V, with eigenvalues of at least 1, and log |B'| - log |M| as its log determinant.
@@ -204,14 +258,22 @@ class SiteSolver(eqx.Module):
     def _block(
         self, weights: Vector, low_rank: Any, least: Vector, noise: Vector, tolerance: Any, start: Count, block: int
     ) -> tuple[Any, Any, Count]:
-        root = jnp.sqrt(weights)
-        # Rows, transposed, would be the same, but the GPU compiler would then keep K twice more.
-        columns = jax.lax.dynamic_slice_in_dim(self.gram, start, block, axis=1)
+        columns = gram_columns(self.gram, start, block)
         own = (jnp.arange(self.gram.shape[0])[:, None] == start + jnp.arange(block)[None, :]).astype(columns.dtype)
         columns = columns - self.jitter * own
-        prior = jnp.sum(columns * own, axis=0)
-        rhs = root[:, None] * columns
         least, noise = (jax.lax.dynamic_slice(x, (start,), (block,)) for x in (least, noise))
+        prior = jnp.sum(columns * own, axis=0)
+        return self.conditioned(weights, low_rank, columns, prior, least, noise, tolerance)
+
+    def conditioned(
+        self, weights: Vector, low_rank: Any, columns: Any, prior: Any, least: Any, noise: Any, tolerance: Any
+    ) -> tuple[Any, Any, Count]:
+        """`prior` less what the sites explain of it, b'B'^-1 b, b = S'^(1/2) `columns`; its error; products.
+
+        To a relative error of `tolerance` of the result, which is at least `least`, and `noise` together.
+        """
+        root = jnp.sqrt(weights)
+        rhs = root[:, None] * columns
         # Variances of zero, by equal points without jitter, are known to the rounding of K_nn only.
         floor = columns.shape[0] * jnp.finfo(columns.dtype).eps * prior
 
@@ -244,8 +306,21 @@ class SiteSolver(eqx.Module):
         upper = prior - jnp.sum(solution * (rhs + residual), axis=0)
         return jnp.maximum(upper - 0.5 * left, 0), 0.5 * left, products + 1
 
+    def explained(self, weights: Vector, low_rank: Any, columns: Any) -> Any:
+        """C'S'^(1/2) B'^-1 S'^(1/2) C for the columns C, to a relative residual of 1e-8; symmetric."""
+        root = jnp.sqrt(weights)
+        rhs = root[:, None] * columns
+        found = solve(lambda x: self._inner(root, x), rhs, low_rank.solve, 1e-8, MOST_PRODUCTS)
+        inner = rhs.T @ found.solution
+        return 0.5 * (inner + inner.T)
 
-def site_solver(gram: Matrix, jitter: Any, rank: int = LARGEST_RANK) -> SiteSolver:
+
+def _enough(bounds: tuple[Any, Any, Any], tolerance: Any) -> Flag:
+    least, excess, noise = bounds
+    return jnp.all(excess <= tolerance * (least + noise))
+
+
+def site_solver(gram: Gram, jitter: Any, rank: int = LARGEST_RANK) -> SiteSolver:
     """Factor K - jI to rank `rank` at most: O(N rank^2), once for all sites."""
     jitter = device_array(np.asarray(jitter, gram.dtype))
     found = _low_rank_part(gram, jitter, rank)
@@ -255,12 +330,23 @@ def site_solver(gram: Matrix, jitter: Any, rank: int = LARGEST_RANK) -> SiteSolv
 
 
 @instant_jit
-def _low_rank_part(gram: Matrix, jitter: Scalar, rank: int) -> PivotedCholesky:
+def _low_rank_part(gram: Gram, jitter: Scalar, rank: int) -> PivotedCholesky:
     def column(index: Any) -> Vector:
-        return jax.lax.dynamic_index_in_dim(gram, index, keepdims=False).at[index].add(-jitter)
+        return gram_rows(gram, index[None])[0].at[index].add(-jitter)
 
     # Rounding may leave a variance below zero where the kernel's own is zero.
-    return pivoted_cholesky(column, jnp.maximum(jnp.diagonal(gram) - jitter, 0), rank)
+    return pivoted_cholesky(column, jnp.maximum(gram_diagonal(gram) - jitter, 0), rank)
+
+
+_DEVIATION_TOLERANCE = 1e-6
+
+
+def streamed_deviations(gram: KernelRows, precision: Vector) -> Vector:
+    """The standard deviations under q where K is not stored: the variances to a relative error of 1e-6; traced."""
+    found = _low_rank_part.__wrapped__(gram, gram.jitter, LARGEST_RANK)
+    solver = SiteSolver(gram, gram.jitter, found.factor, found.residual)
+    tolerance = jnp.asarray(_DEVIATION_TOLERANCE, gram.dtype)
+    return jnp.sqrt(jnp.maximum(solver.variances(precision, tolerance).value, 0))
 
 
 def target_jitter(target: Any) -> Any:

@@ -32,8 +32,9 @@ from provi.core.types import Matrix, Scalar, Vector
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale, Point, square_root
 from provi.families.scales import Diagonal
-from provi.families.site_solver import factorise
+from provi.families.site_solver import SiteSolver, factorise, site_solver
 from provi.kernels import AbstractKernel
+from provi.kernels.rows import in_full, is_streamed
 from provi.targets.gaussian_process import GaussianProcess
 from provi.targets.likelihoods import (
     AbstractLikelihood,
@@ -173,6 +174,31 @@ class ExactPredictor(eqx.Module):
         return self.prior_mean + self.dual_mean @ cross, jnp.maximum(variance, 0)
 
 
+class StreamedPredictor(eqx.Module):
+    """As `ExactPredictor` where K is not stored: variances by conjugate gradients, to a relative error of 1e-6."""
+
+    kernel: AbstractKernel
+    inputs: Float[Array, "terms columns"]
+    prior_mean: Scalar
+    dual_mean: Vector
+    precision: Vector
+    solver: SiteSolver
+
+    def latent(self, inputs: Any) -> tuple[Any, Any]:
+        """Mean and variance of the latent function at each row of `inputs`; traced."""
+        cross, prior = self.kernel.matrix(self.inputs, inputs), self.kernel.diagonal(inputs)
+        zero, tolerance = jnp.zeros_like(prior), jnp.asarray(1e-6, prior.dtype)
+        parts = self.solver.low_rank(self.precision)
+        variance, _, _ = self.solver.conditioned(*parts, cross, prior, zero, zero, tolerance)
+        return self.prior_mean + self.dual_mean @ cross, variance
+
+    def covariance(self, inputs: Any) -> Any:
+        """Of the latent function at all rows of `inputs` together; traced."""
+        cross = self.kernel.matrix(self.inputs, inputs)
+        weights, low_rank = self.solver.low_rank(self.precision)
+        return self.kernel.matrix(inputs) - self.solver.explained(weights, low_rank, cross)
+
+
 class DensePredictor(eqx.Module):
     r"""The posterior process given q(f) = N(m, CC') at the data, $K = LL'$.
 
@@ -220,8 +246,12 @@ class SparsePredictor(eqx.Module):
 
 
 @double_precision
-def exact_predictor(target: GaussianProcess, point: DualPoint) -> ExactPredictor:
+def exact_predictor(target: GaussianProcess, point: DualPoint) -> ExactPredictor | StreamedPredictor:
     """Condition the process on the sites (a, s) of a fit: a factorisation, two where a site is negative."""
+    if is_streamed(target.gram):
+        solver = site_solver(target.gram, target.jitter)
+        parts = (target.kernel, target.inputs, target.mean, point.dual_mean, point.site_precision)
+        return StreamedPredictor(*parts, solver)
     lower, negative = _positive_sites(target.gram, point.site_precision), None
     if bool(np.any(np.asarray(point.site_precision) < 0)):
         negative = _negative_sites(target.gram, lower, point.site_precision)
@@ -234,7 +264,7 @@ def exact_predictor(target: GaussianProcess, point: DualPoint) -> ExactPredictor
 @double_precision
 def dense_predictor(target: GaussianProcess, point: Point) -> DensePredictor:
     """Of a fit in a location-scale family, by the Cholesky factor of the kernel matrix."""
-    lower = np.linalg.cholesky(np.asarray(target.gram, np.float64))
+    lower = np.linalg.cholesky(np.asarray(in_full(target.gram), np.float64))
     root = square_root(point)
     prior_mean = float(target.mean)
     white_mean = linalg.solve_triangular(lower, np.asarray(point.loc, np.float64) - prior_mean, lower=True)
@@ -295,7 +325,7 @@ def _sparse_draws(predictor: Any, posterior: Any, X: np.ndarray, num_draws: int,
 
 @double_precision
 def predict_latent(
-    predictor: ExactPredictor | DensePredictor | SparsePredictor, X: Any
+    predictor: ExactPredictor | StreamedPredictor | DensePredictor | SparsePredictor, X: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance of the latent function at each row of X; memory does not grow with the number of rows."""
     points = as_array("X", X, ndim=2).astype(predictor.inputs.dtype)
@@ -364,7 +394,9 @@ def _negative_sites(gram: Any, lower: Any, precision: Any) -> tuple[Any, Any, An
 
 
 @instant_jit
-def _latent(predictor: ExactPredictor | DensePredictor | SparsePredictor, inputs: Any) -> tuple[Any, Any]:
+def _latent(
+    predictor: ExactPredictor | StreamedPredictor | DensePredictor | SparsePredictor, inputs: Any
+) -> tuple[Any, Any]:
     return predictor.latent(inputs)
 
 

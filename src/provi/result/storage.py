@@ -30,12 +30,13 @@ from provi.data.encoding import TableEncoding
 from provi.diagnostics.loo import log_densities
 from provi.families.base import AbstractFamily
 from provi.families.bases import Laplace, Normal, StudentT, Uniform
-from provi.families.dual_gaussian import DualGaussian, DualPoint
+from provi.families.dual_gaussian import DualGaussian, DualPoint, dual_gaussian
 from provi.families.location_scale import LocationScale
 from provi.families.mixture import GaussianMixture
 from provi.families.nested import NestedGaussian, NestedPoint
 from provi.families.pushed import Pushed
 from provi.families.richer import AbstractRicher, Frame, Student
+from provi.kernels.rows import is_streamed
 from provi.result.description import ModelDescription
 from provi.result.evidence import response_fingerprint
 from provi.result.fit import Estimate, Fit
@@ -75,7 +76,9 @@ def save(fit: Fit, path: str | Path, target: bool | None = None, model: Any = No
     tensors = {f"point/{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(point))}
     tensors["history"] = fit.history.as_array()
     shared: dict[int, str] = {}
-    if isinstance(family, DualGaussian):
+    if isinstance(family, DualGaussian) and is_streamed(family.gram) and target is False:
+        raise ValueError("target=False: the fit of a process with stream=True is known by its inputs and kernel.")
+    if isinstance(family, DualGaussian) and not is_streamed(family.gram):
         leaves = jax.tree.leaves(family)
         tensors |= {f"family/{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
         shared = {id(leaf): f"family/{i}" for i, leaf in enumerate(leaves)}
@@ -97,7 +100,8 @@ def save(fit: Fit, path: str | Path, target: bool | None = None, model: Any = No
     if fit.posterior.modes is not None:
         metadata["modes"] = _packed_modes(fit.posterior.modes, tensors)
     if target is not False and fit.target is not None:
-        metadata |= _packed_target(fit.target, target, tensors, shared)
+        streamed = isinstance(family, DualGaussian) and is_streamed(family.gram)
+        metadata |= _packed_target(fit.target, True if streamed else target, tensors, shared)
     if model is not None:
         arrays: dict[str, Any] = {}
         try:
@@ -150,6 +154,8 @@ def load(path: str | Path, target: Any = None) -> Fit:
             )
         if data["family"]["scale"] == "nested":
             family, structure = _nested(target, path)
+        elif data["family"].get("streamed"):
+            family, structure = dual_gaussian(target), jax.tree.structure(dual_gaussian(target).prior_point())
         else:
             family, structure = _family(data["family"], file)
         leaves = [jnp.asarray(file.get_tensor(f"point/{i}")) for i in range(structure.num_leaves)]
@@ -366,7 +372,8 @@ def _describe(family: AbstractFamily) -> dict[str, Any]:
     if isinstance(family, NestedGaussian):
         return {"scale": family.scale}
     if isinstance(family, DualGaussian):
-        return {"scale": "dual", "linear_model": family.design is not None, "root": family.root is not None}
+        known = {"scale": "dual", "linear_model": family.design is not None, "root": family.root is not None}
+        return known | ({"streamed": True} if is_streamed(family.gram) else {})
     if isinstance(family, AbstractRicher):
         sizes = {name: getattr(family, name, None) for name in ("couplings", "width", "components")}
         return {"dim": family.dim, "scale": family.scale, **sizes}

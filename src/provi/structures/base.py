@@ -23,6 +23,7 @@ from provi.core.interpreter import one_blas_thread
 from provi.core.limits import NO_LIMIT, Clock
 from provi.families.base import AbstractFamily, moment_of
 from provi.result.posterior import Posterior
+from provi.runtime.loop import estimate_elbo
 from provi.runtime.record import Outcome
 from provi.runtime.run import Budget, Run
 from provi.targets.base import AbstractTarget, Constants
@@ -146,6 +147,10 @@ class AbstractStructure(abc.ABC):
     def measured(self, clock: Clock) -> Clock:
         """The clock that knows what gradients take, where this structure computes any."""
         return clock
+
+    def elbo(self, key: Any, point: Any, draws: int) -> tuple[Any, Any]:
+        """Its estimate from draws of q, and the standard error; of a run that has no exact one."""
+        return estimate_elbo(key, self.target, self.family, point, draws)
 
     def improper_direction(self, point: Any, *, seed: int) -> str | None:
         """Where the density does not seem to be integrable, in words; None where the model has a proper prior."""

@@ -21,10 +21,13 @@ from provi.certificates.dual.bounds import LARGEST_FACTORISED, dual_bounds, iter
 from provi.certificates.dual.dual_pass import dual_negative_elbo, inner_factor
 from provi.core.arguments import available_bytes, device_array
 from provi.core.devices import divided, divided_tables
+from provi.core.interpreter import instant_jit
 from provi.core.randomness import folded, key_of
 from provi.families.base import AbstractFamily
 from provi.families.dual_gaussian import DualGaussian, DualPoint, dual_gaussian
 from provi.families.site_solver import SiteSolver, factors_fit, low_rank_suffices, site_solver, target_jitter
+from provi.kernels.rows import is_streamed
+from provi.runtime.loop import estimate_elbo
 from provi.structures.base import AbstractStructure, Answer, Difference, Request
 from provi.structures.stopping import run_proven
 from provi.targets.base import AbstractTarget, Constants
@@ -54,7 +57,8 @@ class Dual(AbstractStructure):
 
     def on(self, mesh: Mesh) -> "Dual":
         """With the rows of the kernel matrix divided, where there is an equal number for each device."""
-        if jax.process_count() > 1:  # a kernel matrix is looked at as a whole: each process has its own
+        # A kernel matrix is looked at as a whole: each process has its own; one not stored has no rows to divide.
+        if jax.process_count() > 1 or is_streamed(self.family.gram):
             return self
         target, length = divided(self.target, mesh), self.family.num_sites
         return dataclasses.replace(self, target=target, family=divided_tables(self.family, target.division, length))
@@ -66,9 +70,9 @@ class Dual(AbstractStructure):
         """
         target: Any = self.target
         self.family.check_target(target)
-        point = site_start(target, self.family) if start is None else start
-        error = float(target.likelihood.value_error_given(target.response))
         solver = solver_if_better(target, self.family)
+        point = site_start(target, self.family, solver) if start is None else start
+        error = float(target.likelihood.value_error_given(target.response))
         if solver is not None:
             return self._run_iteratively(point, solver, error, request)
 
@@ -85,9 +89,20 @@ class Dual(AbstractStructure):
 
         answer = run_proven(self, IterativeNaturalGradient(solver=solver), point, prove, error, request)
         key = folded(key_of(request.seed), 2**31 - 1)  # a stream that no step uses
-        value, noise = (float(x) for x in estimated_elbo(key, target, self.family, answer.run.point, solver))
-        elbo = value, noise + error * (target.num_terms + abs(value))
+        elbo = self._by_lanczos(key, answer.run.point, solver)
         return dataclasses.replace(answer, run=dataclasses.replace(answer.run, elbo=elbo))
+
+    def elbo(self, key: Any, point: DualPoint, draws: int) -> tuple[Any, Any]:
+        """From draws of q; by probes of log |B| where the kernel matrix is not stored, and there are no draws."""
+        if not is_streamed(self.family.gram):
+            return estimate_elbo(key, self.target, self.family, point, draws)
+        return self._by_lanczos(key, point, site_solver(self.family.gram, target_jitter(self.target)))
+
+    def _by_lanczos(self, key: Any, point: DualPoint, solver: SiteSolver) -> tuple[float, float]:
+        target: Any = self.target
+        value, noise = (float(x) for x in estimated_elbo(key, target, self.family, point, solver))
+        error = float(target.likelihood.value_error_given(target.response))
+        return value, noise + error * (target.num_terms + abs(value))
 
     def evidence(self, point: DualPoint, constants: Constants, query: Query) -> Evidence:
         """Deterministic bounds on the gap; the distance to the posterior from draws."""
@@ -132,7 +147,7 @@ class Dual(AbstractStructure):
             )
 
 
-def site_start(target: Any, family: DualGaussian) -> DualPoint:
+def site_start(target: Any, family: DualGaussian, solver: SiteSolver | None = None) -> DualPoint:
     """The prior; but where the curvature is unbounded (Poisson) with the sites of the likelihood at the prior's mean,
     or the Gaussian posterior of its working responses.
 
@@ -143,7 +158,9 @@ def site_start(target: Any, family: DualGaussian) -> DualPoint:
     if not likelihood.log_concave or math.isfinite(likelihood.curvature_given(target.response)[1]):
         return point
     working = likelihood.working_response(jnp.asarray(target.response))
-    if working is not None and family.num_sites <= LARGEST_FACTORISED:
+    if working is not None and solver is not None and is_streamed(family.gram):
+        return streamed_working_point(family, solver, *working)
+    if working is not None and family.num_sites <= LARGEST_FACTORISED and not is_streamed(family.gram):
         return working_point(family, *working)
     centre = device_array(np.asarray(family.site_mean))
     weight = np.asarray(likelihood.moments(centre, jnp.zeros_like(centre), target.response).weight)
@@ -160,6 +177,20 @@ def working_point(family: DualGaussian, response: Any, weight: Any) -> DualPoint
     return DualPoint(*(jnp.asarray(x.astype(mean.dtype)) for x in (root * solved, weight)))
 
 
+def streamed_working_point(family: DualGaussian, solver: SiteSolver, response: Any, weight: Any) -> DualPoint:
+    """As `working_point`, a = (I + WK)^-1 W (response - prior mean), by conjugate gradients."""
+    dtype = np.dtype(family.gram.dtype)
+    response, weight = (np.asarray(x, np.float64) for x in (response, weight))
+    wanted = device_array((weight * (response - np.asarray(family.site_mean))).astype(dtype))
+    precision = device_array(weight.astype(dtype))
+    return DualPoint(_solved(solver, precision, wanted), precision)
+
+
+@instant_jit
+def _solved(solver: SiteSolver, precision: Any, wanted: Any) -> Any:
+    return solver.apply_inverse(precision, wanted, 1e-6)
+
+
 def iterate(num_sites: int, itemsize: int, available: int, low_rank: bool) -> bool:
     """Whether to compute variances without factors: `low_rank` says that conjugate gradients will not be needed.
 
@@ -171,6 +202,8 @@ def iterate(num_sites: int, itemsize: int, available: int, low_rank: bool) -> bo
 
 def solver_if_better(target: Any, family: DualGaussian) -> SiteSolver | None:
     """The solver where it is the better way, else None."""
+    if is_streamed(family.gram):
+        return site_solver(family.gram, target_jitter(target))
     size, itemsize = family.num_sites, np.dtype(family.gram.dtype).itemsize
     fits = factors_fit(size, itemsize, available_bytes())
     if family.root is not None or (fits and size < SMALLEST_ITERATIVE):

@@ -12,6 +12,7 @@ from provi.core.frames import frame_names, is_frame
 from provi.core.interpreter import instant_jit
 from provi.core.types import Indices, Matrix, Scalar, Vector
 from provi.kernels import AbstractKernel, SquaredExponential
+from provi.kernels.rows import Gram, KernelRows, absolute_row_sums, in_full, is_streamed
 from provi.targets.base import Constant, Constants, unknown
 from provi.targets.data import default_names
 from provi.targets.likelihoods import AbstractLikelihood, BernoulliLogit
@@ -29,6 +30,10 @@ class GaussianProcess(AbstractRowModel):
 
     The latent function values z are the parameters. `provi.fit(target)` finds the best Gaussian of all, kept as two
     vectors of length N, by natural gradients; for log-concave likelihoods with a deterministic certificate.
+
+    With `stream=True` the kernel matrix is never made: memory O(N), entries computed anew in every product
+    (`provi.kernels.rows`). The default fit then needs conjugate gradients for all N variances at each step;
+    `provi.algorithms.PGSVI` needs them for a batch. Log-concave likelihoods only: their sites are not negative.
     """
 
     variable: ClassVar[str] = "f"
@@ -38,7 +43,7 @@ class GaussianProcess(AbstractRowModel):
     likelihood: AbstractLikelihood
     jitter: Scalar
     mean: Scalar
-    gram: Matrix
+    gram: Gram
     columns: tuple[str, ...] | None = eqx.field(static=True)
 
     @double_precision
@@ -52,6 +57,7 @@ class GaussianProcess(AbstractRowModel):
         jitter: float = 1e-6,
         mean: float = 0.0,
         dtype: Any = None,
+        stream: bool = False,
     ):
         """**Arguments:**
 
@@ -60,6 +66,7 @@ class GaussianProcess(AbstractRowModel):
         - `likelihood`: of `provi.targets.likelihoods`; default `BernoulliLogit()`.
         - `jitter`: added to the diagonal of the kernel matrix: part of the model, and of its ELBO. Zero is allowed.
         - `mean`: the prior mean of every function value. - `dtype`: default that of `X`.
+        - `stream`: do not store the (N, N) kernel matrix.
         """
         inputs = as_array("X", X, ndim=2)
         self.columns = frame_names(X) if not isinstance(X, np.ndarray) and is_frame(X) else None
@@ -74,14 +81,21 @@ class GaussianProcess(AbstractRowModel):
         if not _is_number(mean):
             raise ValueError(f"mean must be a finite number, not {mean}.")
         dtype = floating_dtype(inputs if getattr(X, "dtype", None) is None else X) if dtype is None else dtype
-        _check_memory(inputs.shape[0], np.dtype(dtype).itemsize)
+        if stream:
+            _check_streamed(self.likelihood)
+        else:
+            _check_memory(inputs.shape[0], np.dtype(dtype).itemsize)
         response = self.likelihood.read_response(y, inputs.shape[0])
         check_length("y", response, inputs.shape[0], "one response for each row of X")
         self.inputs = device_array(inputs, dtype)
         self.response = device_array(response, dtype)
         self.jitter, self.mean = device_array(np.asarray(jitter, dtype)), device_array(np.asarray(mean, dtype))
-        self.gram = kernel_matrix(self.kernel, self.inputs, self.jitter)
-        _check_gram(np.asarray(self.gram))
+        if stream:
+            self.gram = KernelRows(self.kernel, self.inputs, self.jitter)
+            _check_rows(self.gram)
+        else:
+            self.gram = kernel_matrix(self.kernel, self.inputs, self.jitter)
+            _check_gram(np.asarray(self.gram))
 
     @property
     def dim(self) -> int:
@@ -105,7 +119,7 @@ class GaussianProcess(AbstractRowModel):
 
     def prior_potential(self, z: Vector) -> Scalar:
         """-log N(z; mean, K), by a Cholesky factor of K at every call; K must not be singular."""
-        prior = GaussianPrior(jnp.full_like(z, 1) * self.mean, jnp.linalg.cholesky(self.gram))
+        prior = GaussianPrior(jnp.full_like(z, 1) * self.mean, jnp.linalg.cholesky(in_full(self.gram)))
         return prior.potential(z)
 
     def term_potentials(self, z: Vector, indices: Indices | slice) -> Any:
@@ -134,7 +148,11 @@ class GaussianProcess(AbstractRowModel):
             concave = Constant(False, "violated", reason) if known else unknown("log_concave=True was not declared")
             return Constants(concave, unknown(reason), unknown(reason))
         # The largest row sum bounds the largest eigenvalue, for a pass over K instead of its spectrum.
-        largest = float(np.abs(np.asarray(self.gram, np.float64)).sum(axis=1).max()) * (1 + 1e-10)
+        if isinstance(self.gram, KernelRows):
+            sums = np.asarray(_row_sums(self.gram))
+        else:
+            sums = np.abs(np.asarray(self.gram, np.float64)).sum(axis=1)
+        largest = float(sums.max()) * (1 + 1e-10)
         status, reason = self.likelihood.grounds
         return Constants(
             log_concave=Constant(True, status, f"Gaussian prior; {reason}"),
@@ -146,8 +164,9 @@ class GaussianProcess(AbstractRowModel):
         """With the identity as design, for families other than the dual one; None where that is not possible."""
         if not self.likelihood.log_concave or self.dim > LARGEST_DENSE:
             return None
+        gram = np.asarray(in_full(self.gram))
         try:
-            np.linalg.cholesky(np.asarray(self.gram, np.float64))
+            np.linalg.cholesky(gram.astype(np.float64))
         except np.linalg.LinAlgError:
             raise ValueError(
                 "the kernel matrix is singular, and only the dual form holds its Gaussians: leave family at None, or "
@@ -158,14 +177,16 @@ class GaussianProcess(AbstractRowModel):
             identity,
             self.response,
             self.likelihood,
-            prior_covariance=np.asarray(self.gram),
+            prior_covariance=gram,
             prior_mean=np.full(self.dim, np.asarray(self.mean)),
             names=self.parameter_names,
         )
 
     def with_kernel(self, kernel: AbstractKernel) -> "GaussianProcess":
         """The same data under another kernel."""
-        gram = kernel_matrix(kernel, self.inputs, self.jitter)
+        stored = not is_streamed(self.gram)
+        make = kernel_matrix if stored else KernelRows
+        gram = make(kernel, self.inputs, self.jitter)
         return eqx.tree_at(lambda t: (t.kernel, t.gram), self, (kernel, gram))
 
 
@@ -183,13 +204,39 @@ def _check_memory(size: int, itemsize: int) -> None:
         raise ValueError(
             f"X has {size} rows: the kernel matrix and the work on it take {needed / 2**30:.1f} GiB, but only "
             f"{available / 2**30:.1f} GiB are free. Use inducing points, provi.targets.SparseGaussianProcess(X, y, "
-            f"inducing=500), or fewer rows."
+            f"inducing=500), or fewer rows; or stream=True, which computes its entries when they are needed."
+        )
+
+
+def _check_streamed(likelihood: AbstractLikelihood) -> None:
+    if not likelihood.log_concave:
+        raise ValueError(
+            f"stream=True needs a log-concave likelihood, and {likelihood.name} is not: its sites may be negative, "
+            f"which takes a root of the kernel matrix. Leave stream=False."
         )
 
 
 def _is_number(value: Any) -> bool:
     array = np.asarray(value)
     return array.shape == () and array.dtype.kind in "biuf" and bool(np.isfinite(array))
+
+
+def _row_sums(gram: KernelRows) -> Any:
+    return double_precision(lambda: absolute_row_sums(gram.astype(np.float64)))()
+
+
+def _check_rows(gram: KernelRows) -> None:
+    """As `_check_gram`, by a pass over the rows that are not kept."""
+    sums, variances = np.asarray(absolute_row_sums(gram)), np.asarray(gram.diagonal())
+    if not np.isfinite(sums).all():
+        row = int(np.argmin(np.isfinite(sums)))
+        raise ValueError(
+            f"kernel gives numbers that are not finite in row {row} of X: scale the columns of X, or check the "
+            f"kernel's hyperparameters."
+        )
+    if not (variances > 0).all():
+        first = int(np.argmin(variances))
+        raise ValueError(f"kernel gives row {first} of X the variance {variances[first]}: add jitter=1e-6.")
 
 
 def _check_gram(gram: np.ndarray) -> None:

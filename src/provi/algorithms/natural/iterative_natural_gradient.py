@@ -48,6 +48,7 @@ from provi.core.tree import select
 from provi.core.types import Count, Scalar, Vector
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.site_solver import SiteSolver, SiteVariances, site_solver, target_jitter
+from provi.kernels.rows import gram_diagonal
 
 _MOST_STEPS, _HALVINGS, _DESCENT = 50, 40, 1e-4
 
@@ -257,7 +258,7 @@ class IterativeNaturalGradient(AbstractTrialDescent):
         known, most = solver.log_det(wanted)
         remainder = state.remainder + jnp.sum(change * _mean_along(excess, found.value - found.low_rank))
         log_det = known + jnp.clip(remainder, 0, most)
-        before = jnp.where(started, old.variance, jnp.diagonal(solver.gram))
+        before = jnp.where(started, old.variance, gram_diagonal(solver.gram))
         bounds = old.log_det + jnp.sum(change * found.value), old.log_det + jnp.sum(change * before)
         log_det = jnp.clip(log_det, bounds[0], jnp.maximum(*bounds))
         prior = log_det - jnp.sum(wanted * found.value) + jnp.sum(at.dual_mean * at.deviation)

@@ -19,7 +19,12 @@ from provi.algorithms.natural.dual_natural_gradient import evaluate as evaluate_
 from provi.core.types import Count, Indices, Matrix, Scalar, Vector
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale, Point
+from provi.families.site_solver import BLOCK, SiteSolver, site_solver, target_jitter
+from provi.kernels.rows import gram_rows, is_streamed
 from provi.targets.linear_model import AbstractLinearModel
+
+_VARIANCES, _RESIDUAL = 1e-5, 1e-8
+"""Relative: the variances of a batch, and the residual of a step, where K is not stored."""
 
 
 class AbstractSpace(eqx.Module):
@@ -124,6 +129,66 @@ class SiteSpace(AbstractSpace):
         return product - self.family.gram @ (half * cho_solve((lower, True), half * product))
 
 
+class StreamedSpace(AbstractSpace):
+    r"""N-space without the matrix K: the steps of `SiteSpace` by conjugate gradients (`families.site_solver`).
+
+    The batch's variances and $(I + DK)^{-1}(a + \hat\alpha)$ are known to a relative error of 1e-5 and a relative
+    residual of 1e-8: errors of a step, which the certificate of what is returned knows nothing of and need not. Memory
+    O(N (r + M)), r the rank of the preconditioner; the cache is a site that the step does not read.
+    """
+
+    target: Any
+    family: DualGaussian
+    solver: SiteSolver
+
+    def cache(self, point):
+        return point.site_precision
+
+    def marginals(self, point, cache, indices):
+        precision, tolerance = point.site_precision, jnp.asarray(_VARIANCES, point.site_precision.dtype)
+        count, block = indices.shape[0], min(BLOCK, indices.shape[0])
+        # Whole blocks, the last datum again where there are none left, so that columns are never more than BLOCK.
+        filled = jnp.concatenate([indices, jnp.broadcast_to(indices[-1:], (-count % block,))]).reshape(-1, block)
+
+        def found(own: Any) -> Any:
+            variance = self.solver.variances_at(own, precision, tolerance).value
+            return gram_rows(self.family.gram, own) @ point.dual_mean, variance
+
+        mean, variance = (x.reshape(-1)[:count] for x in jax.lax.map(found, filled))
+        mean = self.family.site_mean[indices] + mean
+        return mean, jnp.maximum(variance, jnp.zeros_like(variance)), self.target.response[indices]
+
+    def gather(self, indices, slopes, weights):
+        zero = jnp.zeros(self.family.num_sites, slopes.dtype)
+        return zero.at[indices].add(slopes), zero.at[indices].add(weights), jnp.zeros((), int)
+
+    def gradient_norms(self, point, cache, slope):
+        """With K replaced by its low rank and the diagonal of the rest: they are shown, and pace the batch."""
+        precision, (weights, low_rank) = point.site_precision, self.solver.low_rank(point.site_precision)
+        shrink = 1 + self.solver.jitter * precision
+        rest = self.solver.residual / (1 + weights * self.solver.residual)
+
+        def squared(c: Vector) -> Scalar:
+            inner = c / shrink
+            half = solve_triangular(low_rank.cholesky, self.solver.factor.T @ inner, lower=True)
+            return jnp.sum(half**2) + jnp.sum(rest * inner**2) + self.solver.jitter * jnp.sum(c * inner)
+
+        return squared(slope), squared(point.dual_mean + slope)
+
+    def move(self, point, cache, slope, weight, beta, form):
+        r = 1 / (1 + beta)
+        precision = r * point.site_precision + (1 - r) * weight
+        below = precision < 0
+        precision = jnp.where(below, jnp.zeros_like(precision), precision)
+        inner = precision if form == "natural" else r * point.site_precision
+        solved = self.solver.apply_inverse(inner, point.dual_mean + slope, _RESIDUAL)
+        return DualPoint(point.dual_mean - (1 - r) * solved, precision), precision, jnp.sum(below)
+
+    def negative_elbo(self, point):
+        """Not known: log |B| takes a factor; see `iterative_natural_gradient.estimated_elbo`."""
+        return jnp.full((), jnp.nan, point.site_precision.dtype)
+
+
 class WeightSpace(AbstractSpace):
     r"""D-space: $P_+ = rP + (1-r)(L_0 + \hat\Gamma)$, $m_+ = m - (1-r)A^{-1}(L_0(m - \mu_0) + \hat g)$.
 
@@ -181,6 +246,10 @@ class WeightSpace(AbstractSpace):
         return whitener.T @ whitener
 
 
-def space_of(target: Any, family: Any) -> AbstractSpace:
-    """N-space for the dual family, else D-space."""
+def space_of(target: Any, family: Any, known: AbstractSpace | None = None) -> AbstractSpace:
+    """N-space for the dual family, else D-space; the factor of a K that is not stored is that of `known`, if given."""
+    if isinstance(family, DualGaussian) and is_streamed(family.gram):
+        if isinstance(known, StreamedSpace):
+            return StreamedSpace(target, family, known.solver)
+        return StreamedSpace(target, family, site_solver(family.gram, target_jitter(target)))
     return SiteSpace(target, family) if isinstance(family, DualGaussian) else WeightSpace(target, family)

@@ -13,6 +13,7 @@ from provi.certificates.distance.posterior import FEWEST_EVALUATIONS, MOST_EVALU
 from provi.certificates.dual.dual_pass import EPS, DualPass, dual_pass, mean_terms
 from provi.core.interpreter import instant_jit
 from provi.families.dual_gaussian import DualGaussian, DualPoint
+from provi.kernels.rows import is_streamed
 
 _LARGEST_SITES = 2000
 
@@ -24,6 +25,8 @@ def dual_posterior_bound(
 ) -> PosteriorBound | None:
     """For a Gaussian process, or a linear model with more columns than rows."""
     if not target.likelihood.log_concave or family.num_sites > _LARGEST_SITES or family.root is not None:
+        return None
+    if is_streamed(family.gram):  # its draws need a factor of K
         return None
     found = dual_problem(target, family, point)
     if found is None:

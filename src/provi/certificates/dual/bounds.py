@@ -45,6 +45,7 @@ from provi.core.arguments import available_bytes, device_array
 from provi.core.interpreter import instant_quick_jit
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.site_solver import SiteSolver, factorise, factors_fit, site_solver, target_jitter
+from provi.kernels.rows import is_streamed
 from provi.targets.likelihoods import Poisson
 
 NAME = "linearisation (b), by traces"
@@ -68,17 +69,20 @@ def iterative_bounds(
     if not math.isfinite(largest) and not isinstance(likelihood.plain, Poisson):
         return _no_bound("the curvature of the link is not bounded")
     prior = prior_in_double(family, jnp)
+    if not math.isfinite(prior.unit):
+        return _no_bound("no bound on the rounding of this kernel's entries is known, and they are not stored")
     likelihood, response, a, s = (
         jax.tree.map(_double, x) for x in (likelihood, target.response, point.dual_mean, point.site_precision)
     )
     pad = 0.0
-    if solver is None and factors_fit(family.num_sites, 8, available_bytes()):
+    streamed = is_streamed(family.gram)
+    if solver is None and not streamed and factors_fit(family.num_sites, 8, available_bytes()):
         found = _evaluate_factored(prior.gram, likelihood, response, prior.mean, a, s, prior.factor_error(s))
     else:
         if solver is None or solver.gram.dtype != np.float64:
             solver = site_solver(prior.gram, np.asarray(target_jitter(target), np.float64))
-        # P is rounded: its residual is larger by at most this.
-        pad = solver.factor.shape[1] * EPS
+        # P is rounded, and so are the entries it is made of: its residual is larger by at most this.
+        pad = solver.factor.shape[1] * (EPS + prior.unit)
         solver = eqx.tree_at(lambda x: x.residual, solver, device_array(np.asarray(solver.residual) + pad * prior.size))
         found = _evaluate(solver, likelihood, response, prior.mean, a, s, np.asarray(_TOLERANCE))
     variance, error, moments, errors, squared = jax.tree.map(np.asarray, found)
@@ -173,7 +177,8 @@ LARGEST_FACTORISED = 5000
 def dual_bounds(target: Any, family: DualGaussian, point: DualPoint) -> tuple[GapBound, ...]:
     """The two bounds at `point`, for a log-concave likelihood; for many data that of `dual_iterative`."""
     size, itemsize = family.num_sites, 8
-    if family.root is None and (size > LARGEST_FACTORISED or not factors_fit(size, itemsize, available_bytes())):
+    large = size > LARGEST_FACTORISED or not factors_fit(size, itemsize, available_bytes())
+    if family.root is None and (large or is_streamed(family.gram)):
         return iterative_bounds(target, family, point)
     if not target.likelihood.log_concave or family.root is not None:
         return _no_bounds(f"the {target.likelihood.name} likelihood is not log-concave")
@@ -196,8 +201,16 @@ def refuted_site(target: Any, family: DualGaussian, point: DualPoint) -> Any:
         return None
     from provi.certificates.linear.refutation import link_counterexample  # a default fit has no need of it
 
+    if is_streamed(family.gram):
+        centre, deviation = (np.asarray(x, np.float64) for x in _streamed_marginals(family, point))
+        return link_counterexample(target.likelihood, centre, deviation**2, np.asarray(target.response, np.float64))
     at = dual_pass(target, family, point)
     return link_counterexample(target.likelihood, at.centre, at.variance, at.response)
+
+
+@instant_quick_jit
+def _streamed_marginals(family: DualGaussian, point: DualPoint) -> Any:
+    return family.mean(point), family.marginal_standard_deviation(point)
 
 
 def _no_bounds(reason: str) -> tuple[GapBound, ...]:

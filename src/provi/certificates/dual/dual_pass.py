@@ -25,6 +25,7 @@ from scipy.linalg import cholesky, solve_triangular
 from provi.certificates.bounds import local_weights
 from provi.core.interpreter import instant_quick_jit
 from provi.families.dual_gaussian import DualGaussian, DualPoint
+from provi.kernels.rows import KernelRows, entry_rounding, in_full
 
 ROUNDING, EPS = 8.0, float(np.finfo(float).eps)
 """Multiple of N eps taken for the relative rounding of sums over N products."""
@@ -34,7 +35,8 @@ ROUNDING, EPS = 8.0, float(np.finfo(float).eps)
 class Prior:
     """The prior of the eta in float64: K, its mean, and how they were rounded.
 
-    - `size`: k; `unit`: u, the error of K_ij is at most u sqrt(k_i k_j). Zero for a Gaussian process, whose K is given.
+    - `size`: k; `unit`: u, the error of K_ij is at most u sqrt(k_i k_j). Zero for a Gaussian process whose K is stored;
+      that of computing an entry (`kernels.rows`) where it is not, and infinite where none is known.
     - `mean_error`: of the mean.
     """
 
@@ -64,6 +66,13 @@ def prior_in_double(family: DualGaussian, numbers: Any = np) -> Prior:
 
     With `numbers` = `jax.numpy` K stays on its device, for bounds that need nothing of its size on the host.
     """
+    if isinstance(family.gram, KernelRows):
+        rows = family.gram.astype(np.float64)
+        known = entry_rounding(rows.kernel, rows.inputs.shape[1])
+        mean, size = np.asarray(family.prior_mean, np.float64), np.asarray(rows.diagonal())
+        unit = np.inf if known is None else known
+        gram = rows if numbers is jnp else np.asarray(in_full(rows))
+        return Prior(gram, mean, size * (1 + min(unit, 1.0)), unit, 4 * EPS * np.abs(mean))
     gram = numbers.asarray(family.gram, np.float64)
     if family.design is None or family.prior is None:
         mean = np.asarray(family.prior_mean, np.float64)

@@ -14,6 +14,7 @@ from scipy import linalg, special
 
 from provi.diagnostics.check import ModelCheck, reliability
 from provi.diagnostics.pareto import USABLE_K
+from provi.kernels.rows import in_full
 from provi.report.plots.posterior import shortened
 from provi.report.style import INK, PALETTE, figure_style
 from provi.targets import likelihoods
@@ -150,7 +151,7 @@ def latent_function(fit: Any, points: np.ndarray) -> tuple[np.ndarray, np.ndarra
         variance = np.einsum("ij,ij->i", features @ posterior.covariance, features) + own - (features**2).sum(axis=1)
         return mean, np.sqrt(np.maximum(variance, 0.0))
     cross = np.asarray(target.kernel.matrix(inputs, points), np.float64)
-    own, gram = np.asarray(target.kernel.diagonal(points), np.float64), np.asarray(target.gram, np.float64)
+    own, gram = np.asarray(target.kernel.diagonal(points), np.float64), np.asarray(in_full(target.gram), np.float64)
     sites = getattr(posterior.point, "site_precision", None)
     if sites is not None and (np.asarray(sites) >= 0).all():
         root = np.sqrt(np.asarray(sites, np.float64))
