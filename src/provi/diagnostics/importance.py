@@ -46,6 +46,7 @@ class ImportanceDiagnostics:
     - `missed`: the share of the evidence at modes that q does not reach, where a search has found some.
     - `moment_error`: the largest error of a parameter's mean, in deviations, or of the logarithm of its deviation, as
       the weights and the known modes say, beyond their noise; `wrong`: the parameters where it is above 0.1.
+    - `unknown`: whether neither q's own weights nor those of draws with heavier tails can say what the moments are.
     - `advice`: what these mean for the user of q, in words; `notes`: where single estimates are not to be trusted.
     """
 
@@ -68,6 +69,7 @@ class ImportanceDiagnostics:
     missed: float = 0.0
     moment_error: float = 0.0
     wrong: tuple[str, ...] = ()
+    unknown: bool = False
 
     @property
     def adequate(self) -> bool:
@@ -75,7 +77,7 @@ class ImportanceDiagnostics:
 
         No probability; and no mean, in standard deviations, and no deviation, in itself, where that was looked at.
         """
-        return max(self.total_variation, self.missed, self.moment_error) <= SMALL_ERROR
+        return max(self.total_variation, self.missed, self.moment_error) <= SMALL_ERROR and not self.unknown
 
     @property
     def misses_posterior(self) -> bool:

@@ -20,7 +20,7 @@ FEWEST_WEIGHTS = 25
 """The tail is the largest fifth of a small sample, and its fit takes five of them."""
 
 
-_COLUMNS_AT_ONCE = 256
+_COLUMNS_AT_ONCE, _BOUNDED = 256, 5.0
 _PRIOR_WEIGHT, _PRIOR_SHAPE = 10, 0.5
 """Vehtari et al. (2024), appendix C: as if ten more values had been seen, of shape 1/2."""
 
@@ -47,7 +47,9 @@ def pareto_k(log_weights: np.ndarray) -> float:
 def smoothed_log_weights(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     """Normalised log weights, their largest replaced by quantiles of the fitted Pareto law, and its shape k-hat.
 
-    Plain, with the k-hat minus infinity for weights that are all equal, and NaN where no tail can be fitted.
+    Plain, with the k-hat minus infinity for weights that are all equal, or of which none is five times their mean: in
+    S draws a tail of shape k goes up to about S^k times the mean, so that there is none, whatever the last digits of
+    the largest say. Plain with NaN where no tail can be fitted.
     """
     plain = log_weights - logsumexp(log_weights)
     if np.ptp(plain) <= 1e-9:
@@ -55,6 +57,8 @@ def smoothed_log_weights(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     size, values = _tail_size(len(log_weights)), log_weights - log_weights.max()
     order = np.argsort(values)
     shape, scale = fit_tail(values[order], size)
+    if not shape < GOOD_K and plain.max() + math.log(len(plain)) <= math.log(_BOUNDED):
+        return plain, -math.inf
     if math.isnan(shape):
         return plain, math.nan
     tail, levels = order[-size:], (np.arange(size) + 0.5) / size
@@ -117,7 +121,7 @@ class WeighedMoments:
 
 
 def weighed_moments(values: np.ndarray, weights: np.ndarray) -> WeighedMoments:
-    """Moments of each column of `values` (S, N) by normalised `weights` (S); columns that do not vary count as known."""
+    """Moments of each column of `values` (S, N) by normalised `weights` (S); what does not vary counts as known."""
     with np.errstate(all="ignore"):
         mean = weights @ values
         squares = (values - mean) ** 2
@@ -126,6 +130,10 @@ def weighed_moments(values: np.ndarray, weights: np.ndarray) -> WeighedMoments:
         mean_error = np.sqrt(weights**2 @ squares / variance)
         deviation_error = np.sqrt(weights**2 @ (squares / variance - 1) ** 2) / 2
         tail = pareto_tails(np.log(weights)[:, None] + np.log(np.where(fixed, 1.0, squares)))
+        # Of S terms with a tail of shape k the largest is about S^(k - 1) of their sum. Where it is less than for 1/2
+        # there is no heavy tail, whatever a law fitted to it says: two clusters, for instance, are no Pareto law.
+        largest = (weights[:, None] * squares).max(axis=0) / variance
+        tail = np.where(largest <= len(weights) ** -0.5, np.minimum(tail, GOOD_K), tail)
     known = [np.where(fixed, 0.0, part) for part in (mean_error, deviation_error, np.nan_to_num(tail, nan=-np.inf))]
     return WeighedMoments(mean, np.sqrt(variance), *known)
 
