@@ -20,7 +20,7 @@ FEWEST_WEIGHTS = 25
 """The tail is the largest fifth of a small sample, and its fit takes five of them."""
 
 
-_COLUMNS_AT_ONCE, _BOUNDED = 256, 5.0
+_COLUMNS_AT_ONCE = 256
 _PRIOR_WEIGHT, _PRIOR_SHAPE = 10, 0.5
 """Vehtari et al. (2024), appendix C: as if ten more values had been seen, of shape 1/2."""
 
@@ -47,9 +47,7 @@ def pareto_k(log_weights: np.ndarray) -> float:
 def smoothed_log_weights(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     """Normalised log weights, their largest replaced by quantiles of the fitted Pareto law, and its shape k-hat.
 
-    Plain, with the k-hat minus infinity for weights that are all equal, or of which none is five times their mean: in
-    S draws a tail of shape k goes up to about S^k times the mean, so that there is none, whatever the last digits of
-    the largest say. Plain with NaN where no tail can be fitted.
+    Plain, with the k-hat minus infinity for weights that are all equal, and NaN where no tail can be fitted.
     """
     plain = log_weights - logsumexp(log_weights)
     if np.ptp(plain) <= 1e-9:
@@ -57,8 +55,6 @@ def smoothed_log_weights(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
     size, values = _tail_size(len(log_weights)), log_weights - log_weights.max()
     order = np.argsort(values)
     shape, scale = fit_tail(values[order], size)
-    if not shape < GOOD_K and plain.max() + math.log(len(plain)) <= math.log(_BOUNDED):
-        return plain, -math.inf
     if math.isnan(shape):
         return plain, math.nan
     tail, levels = order[-size:], (np.arange(size) + 0.5) / size

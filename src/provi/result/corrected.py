@@ -25,7 +25,14 @@ from provi.core.arguments import check_count, device_array, double_precision
 from provi.core.limits import check_memory
 from provi.core.randomness import folded, key_of
 from provi.diagnostics.loo import log_densities
-from provi.diagnostics.pareto import FEWEST_WEIGHTS, WeighedMoments, smoothed_log_weights, usable_k, weighed_moments
+from provi.diagnostics.pareto import (
+    FEWEST_WEIGHTS,
+    GOOD_K,
+    WeighedMoments,
+    smoothed_log_weights,
+    usable_k,
+    weighed_moments,
+)
 from provi.families.base import draws_of, log_probs_of
 from provi.families.bases import Normal, StudentT
 from provi.families.location_scale import Gaussian, LocationScale
@@ -40,6 +47,7 @@ NO_MEAN_K = 1.0
 
 _AT_ONCE, _LARGEST_POOL = 2000, 2**25
 _STREAM, _DF = 3, 3.0
+_MANY, _BOUNDED = 1000, 5.0
 _MOST_UNDEFINED, _MOST_VALUES, _NAMED, _LARGEST_AROUND = 0.01, 2**25, 3, 500
 
 
@@ -147,7 +155,7 @@ def corrected_posterior(posterior: "Posterior", num_draws: int = 40_000, seed: i
         )
     if not np.isfinite(log_weights).any():
         raise ValueError("corrected: the target has density zero at every draw of q.")
-    smoothed, tail = smoothed_log_weights(log_weights)
+    smoothed, tail = _smoothed(log_weights)
     missed = 0.0 if posterior.modes is None else posterior.modes.missed
     if math.isnan(tail) or tail >= NO_MEAN_K:
         raise ValueError(
@@ -217,6 +225,20 @@ class _Proposal:
             log_t = np.asarray(log_probs_of(self.heavy, self.around, rows), np.float64)
             log_r = np.logaddexp(log_r, log_t - family.dim * math.log(self.stretch)) - math.log(2)
         return log_p - log_r
+
+
+def _smoothed(log_weights: np.ndarray) -> tuple[np.ndarray, float]:
+    """`smoothed_log_weights`; plain, and minus infinity, where none of many weights is five times their mean.
+
+    Of S weights with a tail of shape k the largest is about S^k times the mean: there is no tail then, whatever the
+    last digits of the largest say. So it is where q is the posterior, and all of q's draws weigh the same.
+    """
+    smoothed, tail = smoothed_log_weights(log_weights)
+    plain = log_weights - log_weights.max()
+    bounded = len(plain) <= _BOUNDED * np.exp(plain).sum()
+    if len(plain) >= _MANY and bounded and not tail < GOOD_K:
+        return plain - math.log(float(np.exp(plain).sum())), -math.inf
+    return smoothed, tail
 
 
 def _resampled(weights: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
