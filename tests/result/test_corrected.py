@@ -8,7 +8,7 @@ import pytest
 from scipy import special
 
 import provi
-from provi.diagnostics.pareto import smoothed_log_weights
+from provi.diagnostics.pareto import smoothed_log_weights, weighed_moments
 from provi.families import Gaussian
 from provi.result.corrected import _Proposal
 from provi.result.posterior import Posterior
@@ -118,3 +118,27 @@ def test_exact_draws_are_of_the_posterior(skew):
     groups = exact.to_arviz(predictive=False)
     assert groups["posterior"]["x"].shape == (2, 1000, 2)
     np.testing.assert_allclose(np.log(groups["posterior"]["x"].values), exact.z)
+
+
+def test_moments_by_weights_have_errors_of_their_own():
+    """The square of a Pareto variable of index 2.2 has no variance, a normal one's has; errors against formulas."""
+    rng = np.random.default_rng(5)
+    values = np.column_stack([rng.normal(size=20_000), rng.pareto(2.2, size=20_000), np.ones(20_000)])
+    found = weighed_moments(values, np.full(20_000, 1 / 20_000))
+    np.testing.assert_allclose(found.mean_error[0], 20_000**-0.5, rtol=1e-6)
+    np.testing.assert_allclose(found.deviation_error[0], (2 * 20_000) ** -0.5, rtol=0.05)
+    assert found.tail[0] < 0.5 and found.tail[1] > 0.7 and list(found.doubtful(20_000)) == [False, True, False]
+    off = found.discrepancy(found.mean + np.array([0.2, 0, 0]) * found.deviation, found.deviation)
+    assert off[0] == pytest.approx(0.2) and off[1] == off[2] == 0
+
+
+def test_a_small_mode_far_away_is_warned_of():
+    """1% of the evidence 20 deviations away: no probability is off by more than 0.01, the deviation is by half."""
+    target = LogDensity(
+        lambda z: jnp.logaddexp(jnp.log(0.99) - 0.5 * jnp.sum(z**2), jnp.log(0.01) - 0.5 * jnp.sum((z - 20) ** 2)), 2
+    )
+    fit = provi.fit(target, progress=False, seed=0)
+    assert fit.modes.missed > 0
+    found = fit.diagnose()
+    assert not found.adequate and found.moment_error > 0.5 and found.wrong
+    assert fit.posterior.summary().notes[-1].startswith("Warning")

@@ -44,6 +44,9 @@ class ImportanceDiagnostics:
     - `total_variation`: E|w/Ew - 1|/2, the largest error of any probability; it needs no more of w than a mean.
     - `effective_sample_size`: (sum w)^2 / sum w^2. - `pareto_k`: the tail index of w.
     - `missed`: the share of the evidence at modes that q does not reach, where a search has found some.
+    - `moment_error`: the largest error of a parameter's mean, in deviations, or of the logarithm of its deviation, as
+      the weights and the known modes say, beyond their noise; `wrong`: the parameters where it is above 0.1.
+    - `unknown`: whether neither q's own weights nor those of draws with heavier tails can say what the moments are.
     - `advice`: what these mean for the user of q, in words; `notes`: where single estimates are not to be trusted.
     """
 
@@ -64,11 +67,17 @@ class ImportanceDiagnostics:
     advice: str
     notes: tuple[str, ...]
     missed: float = 0.0
+    moment_error: float = 0.0
+    wrong: tuple[str, ...] = ()
+    unknown: bool = False
 
     @property
     def adequate(self) -> bool:
-        """Whether q may be used as it is: by the draws and the modes known, no probability is off by more than 0.1."""
-        return max(self.total_variation, self.missed) <= SMALL_ERROR
+        """Whether q may be used as it is: by the draws and the modes known, nothing is off by more than 0.1.
+
+        No probability; and no mean, in standard deviations, and no deviation, in itself, where that was looked at.
+        """
+        return max(self.total_variation, self.missed, self.moment_error) <= SMALL_ERROR and not self.unknown
 
     @property
     def misses_posterior(self) -> bool:
@@ -90,6 +99,7 @@ class ImportanceDiagnostics:
             ("KL at a stationary q: E|s|^2/6", self.fisher_sixth, self.fisher_sixth_standard_error),
             *([("evidence at modes out of reach", self.missed, None)] if self.missed else []),
             ("largest error of a probability: E|w/Ew - 1|/2", self.total_variation, None),
+            *([("largest error of a mean or deviation", self.moment_error, None)] if self.moment_error else []),
             (f"effective sample size of {self.num_draws}", self.effective_sample_size, None),
             ("Pareto k-hat", self.pareto_k, None),
         ):

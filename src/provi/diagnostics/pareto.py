@@ -1,5 +1,6 @@
 """The tail of importance weights: Pareto k-hat, and what it means in words."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -77,6 +78,60 @@ def pareto_tails(log_weights: np.ndarray) -> np.ndarray:
         equal = np.ptp(some, axis=0) <= 1e-9
         found[start : start + some.shape[1]] = np.where(equal, -np.inf, _fit_tails(tail - tail[-1], size)[0])
     return found
+
+
+@dataclasses.dataclass(frozen=True)
+class WeighedMoments:
+    r"""Means and standard deviations of some quantities x by weighted draws, and whether each is to be trusted.
+
+    - `mean`, `deviation`: $m = \sum_s w_s x_s$, and the root of $\sum_s w_s (x_s - m)^2$.
+    - `mean_error`: the standard error of m over the deviation; `deviation_error`: that of the deviation over itself,
+      $\frac 12 (\sum_s w_s^2 ((x_s - m)^2/v - 1)^2)^{1/2}$, by the delta method.
+    - `tail`: k-hat of $w (x - m)^2$, whose sum the variance is: weights that are harmless where most draws are may
+      still rest the variance of one parameter on a few (Vehtari et al. 2024, on k-hat of a function).
+    """
+
+    mean: np.ndarray
+    deviation: np.ndarray
+    mean_error: np.ndarray
+    deviation_error: np.ndarray
+    tail: np.ndarray
+
+    def doubtful(self, num_draws: int) -> np.ndarray:
+        """Which of them are not known to a tenth: by two standard errors, or by five where the tail is heavy.
+
+        With a k-hat from 0.7 on a standard error is itself an estimate from few draws, and too low.
+        """
+        errors = np.maximum(self.mean_error, self.deviation_error)
+        times = np.where(self.tail >= usable_k(num_draws), 5.0, 2.0)
+        return ~(times * errors <= SMALL_ERROR)
+
+    def discrepancy(self, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+        """How far other means, in deviations, and deviations, as |log ratio|, are from these; 0 within three errors."""
+        with np.errstate(all="ignore"):
+            shift = np.abs(mean - self.mean) / self.deviation
+            stretch = np.abs(np.log(deviation / self.deviation))
+        parts = [np.where(part > 3 * error, part, 0.0) for part, error in
+                 ((shift, self.mean_error), (stretch, self.deviation_error))]  # fmt: skip
+        return np.nan_to_num(np.maximum(*parts), nan=0.0)
+
+
+def weighed_moments(values: np.ndarray, weights: np.ndarray) -> WeighedMoments:
+    """Moments of each column of `values` (S, N) by normalised `weights` (S); what does not vary counts as known."""
+    with np.errstate(all="ignore"):
+        mean = weights @ values
+        squares = (values - mean) ** 2
+        variance = weights @ squares
+        fixed = ~(variance > 1e-24 * (1 + mean**2))
+        mean_error = np.sqrt(weights**2 @ squares / variance)
+        deviation_error = np.sqrt(weights**2 @ (squares / variance - 1) ** 2) / 2
+        tail = pareto_tails(np.log(weights)[:, None] + np.log(np.where(fixed, 1.0, squares)))
+        # Of S terms with a tail of shape k the largest is about S^(k - 1) of their sum. Where it is less than for 1/2
+        # there is no heavy tail, whatever a law fitted to it says: two clusters, for instance, are no Pareto law.
+        largest = (weights[:, None] * squares).max(axis=0) / variance
+        tail = np.where(largest <= len(weights) ** -0.5, np.minimum(tail, GOOD_K), tail)
+    known = [np.where(fixed, 0.0, part) for part in (mean_error, deviation_error, np.nan_to_num(tail, nan=-np.inf))]
+    return WeighedMoments(mean, np.sqrt(variance), *known)
 
 
 def fit_tail(ordered: np.ndarray, size: int) -> tuple[float, float]:

@@ -228,6 +228,20 @@ def _draw_notes(found: Summary, drawn: Container[str], num_draws: int) -> tuple[
     return tuple(notes)
 
 
+def parameter_values(target: Any, z: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Names, and a column for each value of the parameters in the model's own space; no deterministics."""
+    found = target.constrain(z)
+    kept = [
+        i
+        for i, owner in enumerate(
+            [owner for owner in _variables(found, target.parameter_variables) for _ in range(owner.size)]
+        )
+        if not owner.deterministic
+    ]
+    names = target.constrained_names
+    return [names[i] for i in kept], _columns(found)[:, kept]
+
+
 def _variables(example: Any, parameters: Container[str] | None) -> tuple[Variable, ...]:
     """The leaves of draws in the model's own space, as variables."""
     found = []

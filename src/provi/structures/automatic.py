@@ -1,8 +1,9 @@
 """`family="auto"` and families by name: the cheapest family that is good enough, tried from the Gaussian upwards.
 
 A member is good enough where the weights $w = p/q$ of its draws say so: the largest error of a probability, $E|w/Ew -
-1|/2$, at most 0.02, or at most 0.05 with k-hat below 0.7. These are estimates from draws of q: they cannot see what
-no draw reaches, which is why other modes are searched for first.
+1|/2$, at most 0.02, or at most 0.05 with k-hat below 0.7; and no parameter's mean or deviation off by more than 0.05.
+These are estimates from draws around q: they cannot see what no draw reaches, which is why other modes are searched for
+first.
 """
 
 import dataclasses
@@ -92,7 +93,7 @@ def _is_enough(found: ImportanceDiagnostics | None) -> bool:
     if found is None:
         return False
     light = found.pareto_k < usable_k(found.num_draws)
-    return found.total_variation <= (SMALL_ERROR if light else TINY_ERROR)
+    return found.total_variation <= (SMALL_ERROR if light else TINY_ERROR) and found.moment_error <= SMALL_ERROR
 
 
 def _said(fit: Fit, tried: list[tuple[str, ImportanceDiagnostics | None, Fit]], reason: str) -> Fit:

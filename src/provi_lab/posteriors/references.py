@@ -28,10 +28,10 @@ def reference_of(name: str, seconds: float, draws: int = DRAWS, warm_up: int = W
     """The record of one posterior: its moments, their errors, and how they came about."""
     import numpyro
 
-    from provi_lab.posteriors.suite import SUITE
+    from provi_lab.posteriors.suite import EVERY
 
     numpyro.enable_x64()
-    posterior = SUITE[name]
+    posterior = EVERY[name]
     if posterior.exact is not None:
         sites = {site: _record(mean, sd) for site, (mean, sd) in posterior.exact(*posterior.data()).items()}
         return {"how": "exact", "sites": sites}
@@ -175,10 +175,10 @@ def main(words: list[str] | None = None) -> None:
 
 
 def _run_all(options: Any, plan: tuple[float, int, int]) -> None:
-    from provi_lab.posteriors.suite import SUITE
+    from provi_lab.posteriors.suite import EVERY
 
     records = json.loads(options.out.read_text()) if options.out.exists() else {}
-    wanted = options.only or list(SUITE)
+    wanted = options.only or list(EVERY)
     missing = [name for name in wanted if _effective(records.get(name, {})) < options.at_least]
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     cores: Queue[Any] = Queue()

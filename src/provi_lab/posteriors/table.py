@@ -8,6 +8,7 @@ of the reference, and the worst ratio of standard deviations.
 """
 
 import argparse
+import hashlib
 import json
 import os
 import subprocess
@@ -45,11 +46,13 @@ def errors(draws: dict[str, np.ndarray], reference: dict[str, Any]) -> dict[str,
 def measure(name: str, reference: dict[str, Any], peers: bool) -> dict[str, Any]:
     """The row of one posterior."""
     import provi
-    from provi_lab.posteriors.suite import SUITE
+    from provi_lab.posteriors.held_out import HELD_OUT
+    from provi_lab.posteriors.suite import EVERY
 
-    posterior = SUITE[name]
+    posterior = EVERY[name]
     target = provi.from_numpyro(posterior.model, *posterior.data())
     row: dict[str, Any] = {"kind": posterior.kind, "dim": target.dim, "reference": reference["how"]}
+    row |= {"held_out": name in HELD_OUT, "where": f"{os.cpu_count()} cores, {_commit()}"}
 
     def add(column: str, make: Callable[[], tuple[Any, dict[str, Any]]]) -> Any:
         began = time.process_time()
@@ -78,6 +81,16 @@ def measure(name: str, reference: dict[str, Any], peers: bool) -> dict[str, Any]
         for guide in ("AutoMultivariateNormal", "AutoIAFNormal"):
             add(guide, lambda guide=guide: _guided(posterior, target, guide))
     return row
+
+
+def _commit() -> str:
+    """A digest of the library's own sources: rows of different code are told apart on a machine without git, too."""
+    import provi
+
+    digest = hashlib.sha256()
+    for path in sorted(Path(str(provi.__file__)).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return f"sources {digest.hexdigest()[:12]}"
 
 
 def _fitted(fit: Any) -> tuple[Any, dict[str, Any]]:

@@ -110,6 +110,18 @@ class Modes:
         missed = float(self.shares[beyond].sum()) if len(self) > 1 else 0.0
         return dataclasses.replace(self, chosen=int(np.argmin(distances)), missed=missed)
 
+    def moment_errors(self, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+        r"""What modes that are out of reach add to each coordinate's moments, in deviations and |log ratio|.
+
+        With a share s at a distance d, the mean is off by $sd$ and the variance lacks $s(1-s)d^2$; of several, sums.
+        """
+        spread, away = np.diagonal(covariance), np.stack([mode.location for mode in self.found]) - mean
+        beyond = np.sum(away * np.linalg.solve(covariance, away.T).T, axis=1) > special.chdtri(len(mean), 1 - _REACH)
+        shares, away = self.shares[beyond, None], away[beyond]
+        shift = np.sum(shares * away, axis=0)
+        whole = spread + np.maximum(np.sum(shares * away**2, axis=0) - shift**2, 0.0)
+        return np.maximum(np.abs(shift) / np.sqrt(whole), 0.5 * np.log(whole / spread))
+
     def __str__(self) -> str:
         if not self.searched:
             return f"Modes were not searched for: {self.reason or 'one start'}."
