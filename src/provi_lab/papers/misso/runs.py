@@ -31,8 +31,9 @@ class TableProblem:
 
     - `features`, `response`: as loaded; `rows`: the same standardised; `start`: where every method begins.
     - `optimum`, `maximum`: the exact maximiser and its log-likelihood; `left`: what the solver estimates to be left.
-    - `truth`: the true coefficients in standardised columns, NaN where there is none; `names`: of the coefficients.
-    - `shown`: which coefficients are drawn.
+    - `truth`, `true_mean`: the true coefficients and means of the covariates in standardised columns, NaN where there
+      is none; `names`: of the coefficients.
+    - `shown`: of which columns the coefficient and the mean are drawn, by their place among the coefficients.
     """
 
     title: str
@@ -44,6 +45,7 @@ class TableProblem:
     maximum: float
     left: float
     truth: np.ndarray
+    true_mean: np.ndarray
     names: tuple[str, ...]
     shown: tuple[int, ...]
 
@@ -55,14 +57,15 @@ def synthetic_problem(
     table = synthetic_missing(seed, terms, columns, share)
     title = f"{SYNTHETIC}, {share:.0%} missing"
     names = tuple(f"column {place + 1}" for place in range(columns))
-    return _problem(title, table.features, table.response, names, table.coefficients, (1, 2, 3))
+    return _problem(title, table.features, table.response, names, (table.coefficients, table.mean), (1, 2))
 
 
 def support2_problem() -> TableProblem:
     """9105 x 16; the coefficients that are drawn are those of the columns with most missing entries."""
     table = support2()
-    most = np.argsort(-np.isnan(table.features).mean(axis=0))[:3] + 1
-    nothing = np.full(table.features.shape[1] + 1, np.nan)
+    most = np.argsort(-np.isnan(table.features).mean(axis=0))[:2] + 1
+    columns = table.features.shape[1]
+    nothing = np.full(columns + 1, np.nan), np.full(columns, np.nan)
     return _problem(SUPPORT2, table.features, table.response, table.names, nothing, tuple(int(place) for place in most))
 
 
@@ -71,9 +74,10 @@ def _problem(
     features: np.ndarray,
     response: np.ndarray,
     names: tuple[str, ...],
-    coefficients: np.ndarray,
+    true: tuple[np.ndarray, np.ndarray],
     shown: tuple[int, ...],
 ) -> TableProblem:
+    coefficients, mean = true
     centre, scale = np.nanmean(features, axis=0), np.nanstd(features, axis=0)
     rows = make_rows((features - centre) / scale, 2 * response - 1)
     start = initial_parameters(rows)
@@ -91,6 +95,7 @@ def _problem(
         best.log_likelihood,
         best.gap_estimate,
         truth,
+        (mean - centre) / scale,
         ("intercept", *names),
         shown,
     )
@@ -130,11 +135,14 @@ def follow(problem: TableProblem, method: str, seed: int, passes: int) -> Curve:
     solve(problem.rows, problem.start, options, **arguments)
     gaps = np.full(passes + 1, math.inf)
     coefficients = np.full((passes + 1, len(problem.start.coefficients)), math.nan)
+    means = np.full((passes + 1, len(problem.start.mean)), math.nan)
     for done, parameters in kept:  # a run that broke off has no later entries
         gap = problem.maximum - float(log_likelihood(parameters, problem.rows))
         gaps[done] = gap if math.isfinite(gap) else math.inf
-        coefficients[done] = parameters.coefficients
+        coefficients[done], means[done] = parameters.coefficients, parameters.mean
     columns = {f"coefficient_{place}": column for place, column in enumerate(coefficients.T)}
+    # Numbered as the coefficients are: mean_1 is that of the column whose slope is coefficient_1.
+    columns |= {f"mean_{place + 1}": column for place, column in enumerate(means.T)}
     return Curve(
         {"data": problem.title, "method": method, "seed": seed},
         {"passes": np.arange(passes + 1), "gap": gaps, **columns},

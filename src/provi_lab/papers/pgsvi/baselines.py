@@ -1,14 +1,18 @@
 r"""SGD and the adaptive methods on the mean and a triangular factor of the covariance, with the papers' updates.
 
 q = N(m, CC'), C lower triangular, its diagonal stored as logarithms (as the authors' code does). The gradient of the
-negative ELBO from a batch of M data, the factor N/M in it (the authors' baselines lack it), exact expectations:
+negative ELBO from a batch of M data, the factor N/M in it, exact expectations:
 
 $$g_m = K^{-1}m + \hat\alpha, \qquad
   g_C = \mathrm{tril}(K^{-1}C + \mathrm{diag}(\hat\gamma)C) - \mathrm{diag}(1/C_{nn}).$$
 
+The authors' baselines lack the factor N/M; so does the unweighted gradient here, which is that of another objective,
+with M/N of the likelihood.
+
 Whitened: $m = Lw$, $C = LR$ with $K = LL'$, so that the prior's part is $w$ and $R$ themselves.
 """
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -50,14 +54,26 @@ def lower_product(left: Matrix, lower: Matrix) -> Matrix:
     return jnp.tril(product)
 
 
-def gradient(problem: Problem, parts: Factors, point: Factored, indices: Indices, whitened: bool) -> Factored:
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """Of a baseline: in which coordinates it moves, and whether its gradient has the factor N/M."""
+
+    whitened: bool = False
+    weighted: bool = True
+
+
+PLAIN = Form()
+
+
+def gradient(problem: Problem, parts: Factors, point: Factored, indices: Indices, form: Form = PLAIN) -> Factored:
     """The gradient above from the data `indices`, in the coordinates of `point`."""
+    whitened = form.whitened
     target, root = problem.target, point.root
     rows = parts.lower[indices]
     seen = rows @ root if whitened else root[indices]
     mean = rows @ point.mean if whitened else point.mean[indices]
     moments = target.likelihood.moments(mean, jnp.sum(seen**2, axis=1), target.response[indices])
-    scale = target.num_terms / indices.shape[0]
+    scale = target.num_terms / indices.shape[0] if form.weighted else 1.0
     slopes, bends = scale * moments.slope, scale * moments.weight[:, None] * seen
     if whitened:
         slope, curve = point.mean + rows.T @ slopes, root + rows.T @ bends
@@ -74,14 +90,30 @@ def descend(
     rule: optax.GradientTransformation,
     problem: Problem,
     parts: Factors,
+    carries: Any,
+    keys: Any,
+    first: Any,
+    num: int,
+    batch: int,
+    form: Form,
+) -> Any:
+    """`num` steps from each of `carries`, stacked (point, state of the rule); the first is number `first`."""
+    return jax.vmap(lambda carry, key: _descend_one(rule, problem, parts, carry, key, first, num, batch, form))(
+        carries, keys
+    )
+
+
+def _descend_one(
+    rule: optax.GradientTransformation,
+    problem: Problem,
+    parts: Factors,
     carry: Any,
     key: RandomKey,
     first: Any,
     num: int,
     batch: int,
-    whitened: bool,
+    form: Form,
 ) -> Any:
-    """`num` steps of the rule from `carry` = (point, state of the rule), the first of them number `first`."""
     one, terms = ReshuffledSampling(1), problem.target.num_terms
     whole = terms // batch
 
@@ -90,7 +122,7 @@ def descend(
         # Whole batches only: a pass begins anew every `whole` steps.
         place = (k // whole) * terms + (k % whole) * batch
         indices = jax.vmap(lambda i: one.indices(key, i, terms)[0])(place + jnp.arange(batch))
-        slope: Any = gradient(problem, parts, point, indices, whitened)
+        slope: Any = gradient(problem, parts, point, indices, form)
         updates, state = rule.update(slope, state, point)
         return (optax.apply_updates(point, updates), state), None
 
@@ -152,6 +184,11 @@ def decaying_sgd(kappa: float) -> optax.GradientTransformation:
 def sgd_state(first: float) -> Any:
     """The state to begin with, for the first step size `first`."""
     return jnp.asarray(np.asarray(first)), jnp.asarray(np.zeros(()))
+
+
+def first_adadelta(setting: Setting) -> optax.GradientTransformation:
+    """ADADELTA as in paper 000, which is Zeiler's: no alpha_0."""
+    return adadelta(1.0, setting.first_adadelta)
 
 
 def adaptive_rules(setting: Setting) -> dict[str, optax.GradientTransformation]:

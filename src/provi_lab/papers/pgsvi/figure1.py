@@ -15,7 +15,7 @@ from provi_lab.common.curves import Curve, all_rows, select
 from provi_lab.common.pictures import legend_below, picture
 from provi_lab.common.report import Claim, Report, publish
 from provi_lab.common.tables import Row
-from provi_lab.papers.pgsvi.baselines import decaying_sgd, sgd_state
+from provi_lab.papers.pgsvi.baselines import decaying_sgd
 from provi_lab.papers.pgsvi.measure import follow_pgsvi, follow_rule
 from provi_lab.papers.pgsvi.problem import IONOSPHERE, Problem, factors, problem, synthetic_problem
 
@@ -82,8 +82,9 @@ def measure(task: Problem, sweep: Sweep, seed: int) -> list[Curve]:
         parts, rule = factors(task), decaying_sgd(0.0)
         options = {"batch": terms, "stride": sweep.stride, "enough": LEVELS[-1]}
         return [
-            follow_rule(task, parts, rule, ("GD", 0, step), passes, state=sgd_state(step), **options)
+            curve
             for step in sweep.steps
+            for curve in follow_rule(task, parts, rule, "GD", (0,), passes, steps=(step,), **options)
         ]
     batch = task.setting.batch if sweep.method == "PG-SVI" else terms
     samples = None if sweep.method == "PG" else task.setting.samples

@@ -1,9 +1,10 @@
 """Runs of one method on one data set, measured at the ends of passes: gap in nats, test log-loss in bits."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,13 +13,22 @@ from provi.algorithms.base import AbstractAlgorithm, without_guarantee
 from provi.algorithms.natural.pgsvi import PGSVI
 from provi.runtime.loop import advance, initial_carry
 from provi_lab.common.curves import Curve
-from provi_lab.papers.pgsvi.baselines import decaying_sgd, descend, judge_factored, sgd_state, start_at_prior
+from provi_lab.papers.pgsvi.baselines import (
+    PLAIN,
+    Factored,
+    Form,
+    decaying_sgd,
+    descend,
+    judge_factored,
+    sgd_state,
+    start_at_prior,
+)
 from provi_lab.papers.pgsvi.problem import Factors, Judgement, Problem, judge_dual
 
 _NO_LIMIT = 2**62
 
-STABLE_SGD = "SGD, stable"
-"""SGD with its first step halved until it does not diverge."""
+STABLE = ", stable"
+"""What the name of SGD ends with where its first step was halved until it does not diverge."""
 
 
 def follow(
@@ -42,6 +52,10 @@ def follow(
         kept.append((done, gap if math.isfinite(gap) else math.inf, bits))
         if gap <= enough or not math.isfinite(gap):
             break
+    return _curve(problem, names, kept)
+
+
+def _curve(problem: Problem, names: tuple[str, int, float], kept: Sequence[tuple]) -> Curve:
     method, seed, step_size = names
     called = {"data": problem.setting.data, "method": method, "seed": seed, "step_size": step_size}
     columns = (np.array(column) for column in zip(*kept, strict=True))
@@ -84,45 +98,73 @@ def follow_rule(
     problem: Problem,
     parts: Factors,
     rule: Any,
-    names: tuple[str, int, float],
+    name: str,
+    seeds: Sequence[int],
     passes: Iterable[int],
     *,
-    state: Any = None,
-    whitened: bool = False,
+    steps: Sequence[float] | None = None,
+    form: Form = PLAIN,
     batch: int | None = None,
     stride: int = 1,
     enough: float = -math.inf,
-) -> Curve:
-    """A baseline on (m, C), from the prior, with the papers' batch size unless told; `passes` in strides."""
-    point, batch = start_at_prior(parts, whitened), problem.setting.batch if batch is None else batch
-    key, whole = jax.random.key(names[1]), problem.target.num_terms // batch
+) -> list[Curve]:
+    """A baseline on (m, C) from the prior, all seeds at once, with the papers' batch size unless told.
 
-    def go_on(carry: Any, first: int, last: int) -> Any:
-        for done in range(first, last, stride):  # one compiled function, whatever the distance
-            begin = jnp.asarray(done * whole)
-            carry = descend(rule, problem, parts, carry, key, begin, stride * whole, batch, whitened)
-        return carry
+    **Arguments:** `steps`: for `decaying_sgd` the first step size of each seed; `passes`: in strides. A run ends where
+    its gap is not finite or at most `enough`; all end together where none of them goes on.
+    """
+    batch = problem.setting.batch if batch is None else batch
+    whole, point = problem.target.num_terms // batch, start_at_prior(parts, form.whitened)
+    firsts = [math.nan] * len(seeds) if steps is None else list(steps)
+    starts = [(point, rule.init(point) if steps is None else sgd_state(first)) for first in firsts]
+    carries, keys = jax.tree.map(lambda *xs: jnp.stack(xs), *starts), jnp.stack([jax.random.key(s) for s in seeds])
+    kept: list[list[tuple]] = [[] for _ in seeds]
+    going, done = set(range(len(seeds))), 0
+    for wanted in passes:
+        for begun in range(done, wanted, stride):  # one compiled function, whatever the distance
+            begin = jnp.asarray(begun * whole)
+            carries = descend(rule, problem, parts, carries, keys, begin, stride * whole, batch, form)
+        done = wanted
+        seen = judge_stacked(problem, parts, carries[0], form.whitened)
+        for place in sorted(going):
+            gap, bits = float(seen.negative_elbo[place]) - problem.optimum, float(seen.test_bits[place])
+            kept[place].append((done, gap if math.isfinite(gap) else math.inf, bits))
+            if gap <= enough or not math.isfinite(gap):
+                going.remove(place)
+        if not going:
+            break
+    called = [(name, seed, first) for seed, first in zip(seeds, firsts, strict=True)]
+    return [_curve(problem, names, lines) for names, lines in zip(called, kept, strict=True)]
 
-    def judge(carry: Any) -> Judgement:
-        return judge_factored(problem, parts, carry[0], whitened)
 
-    start = (point, rule.init(point) if state is None else state)
-    return follow(problem, names, start, go_on, judge, passes, enough)
+@eqx.filter_jit
+def judge_stacked(problem: Problem, parts: Factors, points: Factored, whitened: bool) -> Judgement:
+    """Of each of the stacked points."""
+    return jax.vmap(lambda point: judge_factored(problem, parts, point, whitened))(points)
 
 
 def follow_stable_sgd(
-    problem: Problem, parts: Factors, kappa: float, first: float, seed: int, passes: Iterable[int]
+    problem: Problem,
+    parts: Factors,
+    name: str,
+    kappa: float,
+    first: float,
+    seeds: Sequence[int],
+    passes: Iterable[int],
+    form: Form = PLAIN,
 ) -> list[Curve]:
-    """SGD with the papers' first step, and, where that diverges, the first of its halves that does not."""
-    passes, rule, found = tuple(passes), decaying_sgd(kappa), []
-    for halvings in range(40):
-        size = first / 2**halvings
-        name = "SGD" if halvings == 0 else STABLE_SGD
-        curve = follow_rule(problem, parts, rule, (name, seed, size), passes, state=sgd_state(size))
+    """SGD with this first step, and, for the seeds for which that diverges, the first of its halves that does not."""
+    passes, rule = tuple(passes), decaying_sgd(kappa)
+    found: list[Curve] = []
+    left, size = list(seeds), first
+    for halvings in range(60):
+        called = name if halvings == 0 else name + STABLE
+        curves = follow_rule(problem, parts, rule, called, left, passes, steps=[size] * len(left), form=form)
         # Above twice the start it is on its way to infinity, even if it has not got there.
-        stable = np.isfinite(curve["gap"]).all() and curve["gap"][-1] < 2 * curve["gap"][0]
-        if halvings == 0 or stable:
-            found.append(curve)
-        if stable:
+        stable = [np.isfinite(c["gap"]).all() and c["gap"][-1] < 2 * c["gap"][0] for c in curves]
+        found += [c for c, good in zip(curves, stable, strict=True) if halvings == 0 or good]
+        left = [seed for seed, good in zip(left, stable, strict=True) if not good]
+        if not left:
             break
+        size /= 2
     return found

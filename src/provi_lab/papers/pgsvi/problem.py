@@ -26,7 +26,8 @@ class Setting:
     """One column of the papers' table.
 
     `pgsvi` is beta N of paper 002 and of paper 000; `sgd` kappa and alpha_0 N; `rmsprop` alpha_0 and rho; `adadelta`
-    alpha_0 and 1 - rho. The jitter is that of the authors' code: the papers do not name it.
+    alpha_0 and 1 - rho. The jitter is that of the authors' code: the papers do not name it. `first_sgd` and
+    `first_adadelta` are tau and 1 - rho of paper 000, whose steps are (1 + k)^-tau and whose ADADELTA has no alpha_0.
     """
 
     data: str
@@ -42,6 +43,8 @@ class Setting:
     rmsprop: tuple[float, float]
     adadelta: tuple[float, float]
     adam: float
+    first_sgd: float
+    first_adadelta: float
 
 
 SONAR = Setting(
@@ -58,6 +61,8 @@ SONAR = Setting(
     rmsprop=(0.1, 0.9),
     adadelta=(1.0, 5e-10),
     adam=0.04,
+    first_sgd=0.8,
+    first_adadelta=1e-9,
 )
 IONOSPHERE = Setting(
     data="ionosphere",
@@ -73,6 +78,8 @@ IONOSPHERE = Setting(
     rmsprop=(0.04, 0.9999),
     adadelta=(0.1, 1e-11),
     adam=0.25,
+    first_sgd=0.51,
+    first_adadelta=1e-6,
 )
 USPS = Setting(
     data="usps_2v4_paper",
@@ -88,6 +95,8 @@ USPS = Setting(
     rmsprop=(0.1, 0.9),
     adadelta=(1.0, 1e-12),
     adam=2.5,
+    first_sgd=0.85,
+    first_adadelta=1e-10,
 )
 TRUE_USPS = dataclasses.replace(USPS, data="usps_3v5", title="USPS 3v5")
 
