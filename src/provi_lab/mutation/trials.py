@@ -240,7 +240,9 @@ def _serve(path: Path, content: bytes) -> None:
 
 def test_files(rooms: list[str], folders: list[str] | None = None) -> list[str]:
     """All files of tests of the rooms' folders, or of these folders and files, relative to the root."""
-    places = [ROOT / "tests" / name for name in folders or dict.fromkeys(each for room in rooms for each in TESTS[room])]
+    places = [
+        ROOT / "tests" / name for name in folders or dict.fromkeys(each for room in rooms for each in TESTS[room])
+    ]
     found = [path for place in places for path in ([place] if place.is_file() else sorted(place.rglob("test_*.py")))]
     found.sort(
         key=lambda path: (path.relative_to(ROOT).parts[1] not in rooms, path.stat().st_size)

@@ -1,4 +1,4 @@
-"""`certificates/bounds.py`, function by function: each formula written a second time, in plain Python, from its docstring.
+"""`certificates/bounds.py`, function by function: each formula a second time, in plain Python, from its docstring.
 
 Quick by design, without a compiler: `python -m provi_lab.mutation` asks these tests first of a changed line.
 """
@@ -149,7 +149,11 @@ def test_weights_on_a_region_by_quadrature():
 
 def test_printed_bounds_are_rounded_up():
     assert bounds.at_most(0.0394) == "0.0394" and bounds.at_most(0.03941) == "0.0395"
-    assert bounds.at_most(1.0000001) == "1.01" and bounds.at_most(math.inf) == "inf" and bounds.at_most(2.34e-9, 2) == "2.4e-09"
+    assert (
+        bounds.at_most(1.0000001) == "1.01"
+        and bounds.at_most(math.inf) == "inf"
+        and bounds.at_most(2.34e-9, 2) == "2.4e-09"
+    )
     for value in RNG.lognormal(0, 8, 200):
         text = bounds.at_most(float(value))
         assert value <= float(text) <= value * 1.0101
