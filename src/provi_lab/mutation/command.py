@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from provi_lab.mutation import trials
+from provi_lab.mutation import in_place, trials
 from provi_lab.mutation.lines import IMPORT
 from provi_lab.mutation.mutants import Mutant, mutants
 
@@ -35,6 +35,7 @@ _ENDS = (*_NOTICED, "survived", "not run", "unfinished")
 _LEVEL = 0.95
 _RECORDING = 0.6  # of the seconds, at most
 _CONTROLS = 40
+_GRACE = 12.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,10 +173,10 @@ def attempts(todo: list[Trial], tests: dict[str, Any], most: float | int) -> Ite
         choice = trials.chosen(trial.module, trial.mutant, tests, most)
         new = trial.mutant.applied(text)
 
-        def work(trial: Trial = trial, new: str = new, names: list[str] = choice.tests) -> dict[str, Any]:
+        def work(trial: Trial = trial, new: str = new, names: list[list[str]] = choice.tests) -> dict[str, Any]:
             return trials.judged(trial.module, new, names) if names else {"end": "not run", "by": "", "passed": 0}
 
-        limit = 30 + 3 * choice.seconds  # with the imports, on a core that others use, too
+        limit = _GRACE + 3 * choice.seconds  # with the imports, on a core that others use, too
         yield trials.Job(trial, work, limit)
         if number % _CONTROLS == 0:
             yield trials.Job(None, lambda work=work, text=text: work(new=text), limit)
@@ -237,7 +238,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument(
         "--packages", type=Path, help="a folder of packages, pytest say, for those that are not installed"
     )
-    parser.add_argument("--cold", action="store_true", help="import nothing before children are forked")
+    parser.add_argument("--cold", action="store_true", help="import no other packages before children are forked")
     options = parser.parse_args(words)
     began = time.monotonic()
     until = began + options.seconds
@@ -258,7 +259,8 @@ def main(words: list[str] | None = None) -> None:
     files = trials.test_files(options.rooms, options.tests)
     modules = {trial.module for several in every.values() for trial in several}
     tests = record(files, kept, modules, options.workers, recording, options.file_seconds, options.trust)
-    slowest = 30 + 3 * options.most
+    slowest = _GRACE + 3 * options.most
+    in_place.import_library(trials.ROOT)
     print(f"{len(tests)} tests recorded after {time.monotonic() - began:.0f} s; {len(todo)} changes to try", flush=True)
 
     controls: dict[str, Any] = {"tried": 0, "failed": []}

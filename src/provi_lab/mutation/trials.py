@@ -1,7 +1,9 @@
 """Forked children that run tests: once to see which lines they run, and once for each change of a module.
 
-The parent imports JAX and what else is heavy, and never computes: a child that is forked from it starts in no time, and
-imports the library itself, with one module's text changed on its way from the disk. The tree is never written to.
+The parent imports JAX and what else is heavy, and never computes, so that a child that is forked from it starts in no
+time. Children that record lines import the library themselves; then the parent imports it, and those that try a change
+make it in place (`in_place`) or, where it is not in a function, import the library anew, with one module's text changed
+on its way from the disk. The tree is never written to.
 """
 
 import contextlib
@@ -17,10 +19,12 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from provi_lab.mutation import in_place
 from provi_lab.mutation.lines import IMPORT, Recorder
 from provi_lab.mutation.mutants import Mutant
 
@@ -36,9 +40,12 @@ _HEAVY = (
     "jax", "jax.numpy", "jax.scipy.stats", "jax.scipy.optimize", "equinox", "jaxtyping", "optax", "scipy.stats",
     "scipy.optimize", "scipy.linalg", "scipy.special", "scipy.integrate", "matplotlib.figure", "matplotlib.pyplot",
     "beartype", "sklearn.datasets", "sklearn.linear_model", "numpyro", "numpyro.distributions", "rich.progress",
-    "typer", "threadpoolctl", "safetensors.numpy", "jinja2", "pytest",
+    "typer", "threadpoolctl", "safetensors.numpy", "jinja2", "arviz", "pytest",
 )  # fmt: skip
 _PATIENCE = 6.0
+_FIRST_FEW = 12
+"""Tests of a file that are asked before those of the next one."""
+
 _TIME_IS_UP = (signal.SIGXCPU, signal.SIGKILL)
 _SETTINGS = {
     "JAX_PLATFORMS": "cpu",
@@ -55,11 +62,13 @@ def prepare(*, cold: bool = False) -> list[str]:
     os.environ.update(_SETTINGS)
     importlib.import_module("pytest")
     missing = []
-    for name in () if cold else _HEAVY:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            missing.append(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in () if cold else _HEAVY:
+            try:
+                importlib.import_module(name)
+            except ImportError:
+                missing.append(name)
     loaded = [name for name in sys.modules if name == "provi" or name.startswith("provi.")]
     if loaded:
         raise RuntimeError(f"{loaded[0]} is imported already, so that a change of it would not be seen")
@@ -101,7 +110,7 @@ def in_children(jobs: Iterator[Job], workers: int, until: float | int) -> Iterat
                     running[_forked(job, out, core)] = job, time.monotonic(), slot, out
                 if not running:
                     return
-                time.sleep(0.01)
+                time.sleep(0.002)
                 now = time.monotonic()
                 for pid, (job, began, slot, out) in list(running.items()):
                     ended, status = os.waitpid(pid, os.WNOHANG)
@@ -169,15 +178,24 @@ def recorded(path: str, out: Path) -> Any:
     return recorder.tests
 
 
-def judged(module: str, text: str, tests: list[str]) -> dict[str, Any]:
-    """In a child: these tests with the module's text changed, until one fails.
+def judged(module: str, text: str, tests: list[list[str]]) -> dict[str, Any]:
+    """In a child: these tests, one batch after the other, with the module's text changed, until one fails.
 
-    Ends are "killed", "survived" and "not run" where pytest found none of the tests.
+    Ends are "killed", "survived" and "not run" where pytest found none of the tests. A batch is one call of pytest,
+    which imports all files of its tests before it runs the first.
     """
-    _serve(ROOT / "src" / module, text.encode())
+    path = ROOT / "src" / module
+    if not in_place.changed_in_place(path, text.encode()):
+        in_place.forget_library()
+        _serve(path, text.encode())
     watch = _FirstFailure()
-    code = _pytest(["-x", *tests], watch)
-    end = {0: "survived", 5: "not run"}.get(int(code), "killed")
+    ends = []
+    for batch in tests:
+        code = _pytest(["-x", *batch], watch)
+        ends.append({0: "survived", 5: "not run"}.get(int(code), "killed"))
+        if ends[-1] == "killed":
+            break
+    end = next((end for end in ("killed", "survived") if end in ends), "not run")
     return {"end": end, "by": watch.failed, "passed": watch.passed}
 
 
@@ -221,9 +239,11 @@ def _serve(path: Path, content: bytes) -> None:
 
 
 def test_files(rooms: list[str], folders: list[str] | None = None) -> list[str]:
-    """All files of tests of the rooms' folders, or of these, relative to the root."""
-    folders = folders or list(dict.fromkeys(folder for room in rooms for folder in TESTS[room]))
-    found = [path for folder in folders for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))]
+    """All files of tests of the rooms' folders, or of these folders and files, relative to the root."""
+    places = [
+        ROOT / "tests" / name for name in folders or dict.fromkeys(each for room in rooms for each in TESTS[room])
+    ]
+    found = [path for place in places for path in ([place] if place.is_file() else sorted(place.rglob("test_*.py")))]
     found.sort(
         key=lambda path: (path.relative_to(ROOT).parts[1] not in rooms, path.stat().st_size)
     )  # the nearest first
@@ -239,17 +259,18 @@ def modules_of(room: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Which tests are asked about a change, in order, and how long they take unchanged."""
+    """Which tests are asked about a change, in batches, and how long they take unchanged."""
 
-    tests: list[str]
+    tests: list[list[str]]
     seconds: float
 
 
 def chosen(module: str, mutant: Mutant, recorded_tests: dict[str, dict[str, Any]], most: float | int) -> Choice:
-    """The tests that run the line, the three quickest first, then file by file, then the others of these files.
+    """The tests that run the line, the quickest first, file by file; then the others of these files.
 
     - A line that runs on import only is asked of all tests that run anything of the module.
     - What JAX has traced for one test of a file is not seen to run in the next: hence the others of the files.
+    - Files in order of what their tests of the line take together: a file of unit tests comes before one of fits.
     - `most`: seconds; what is beyond is not asked, and a change that would be noticed there only counts as a survivor.
     """
     lines = range(mutant.line, mutant.last + 1)
@@ -257,16 +278,25 @@ def chosen(module: str, mutant: Mutant, recorded_tests: dict[str, dict[str, Any]
     direct = [name for name, test in here.items() if not set(lines).isdisjoint(test["lines"][module])]
     if not direct and not set(lines).isdisjoint(recorded_tests.get(IMPORT, {"lines": {}})["lines"].get(module, ())):
         direct = list(here)
-    direct = sorted(direct, key=lambda name: here[name]["seconds"])
-    files = list(dict.fromkeys(name.split("::")[0] for name in direct))
-    others = [n for n, t in recorded_tests.items() if t["passed"] and n.split("::")[0] in files and n not in direct]
-    grouped = sorted(direct[3:], key=lambda name: files.index(name.split("::")[0]))
-    grouped += sorted(others, key=lambda name: files.index(name.split("::")[0]))
+
+    def seconds(name: str) -> float:
+        return recorded_tests[name]["seconds"]
+
+    files: dict[str, list[str]] = {}
+    for name in sorted(direct, key=seconds):
+        files.setdefault(name.split("::")[0], []).append(name)
+    batches = sorted(files.values(), key=lambda names: sum(seconds(name) for name in names[:_FIRST_FEW]))
+    batches = [names[:_FIRST_FEW] for names in batches] + [names[_FIRST_FEW:] for names in batches]
+    asked = set(direct)
+    for file in list(files):
+        others = [n for n, t in recorded_tests.items() if t["passed"] and n.split("::")[0] == file and n not in asked]
+        batches.append(sorted(others, key=seconds))
     tests, total = [], 0.0
-    for name in [*direct[:3], *grouped]:
-        seconds = recorded_tests[name]["seconds"]
-        if tests and total + seconds > most:
-            continue
-        tests.append(name)
-        total += seconds
+    for batch in batches:
+        taken = []
+        for name in batch:
+            if total == 0 or total + seconds(name) <= most:
+                taken.append(name)
+                total += max(seconds(name), 1e-3)
+        tests += [taken] if taken else []
     return Choice(tests, total)
