@@ -101,8 +101,13 @@ def at_rate(curves: Iterable[Training], posterior: str, method: str, rate: float
 
 def read_trainings(paths: Iterable[Path]) -> list[Training]:
     """What `rows` wrote, into several files perhaps: seeds are put together, up to the epochs that all have."""
+    return read_rows_of(read_rows(paths))
+
+
+def read_rows_of(rows: Iterable[dict[str, Any]]) -> list[Training]:
+    """The curves of such rows."""
     groups: dict[tuple[str, str, float, str], dict[int, dict[int, list[float]]]] = {}
-    for row in read_rows(paths):
+    for row in rows:
         name = (row["posterior"], row["method"], float(row["rate"]), row["stage"])
         own = groups.setdefault(name, {}).setdefault(int(row["seed"]), {})
         own[int(row["epoch"])] = [float(row[part]) for part in PARTS]
@@ -195,11 +200,15 @@ def relation_holds(first: Training, second: Training, relation: Relation) -> boo
     return gap < -ERRORS * error if relation == "better than" else abs(gap) <= ERRORS * error
 
 
-def compare(words: str, first: Training | None, relation: Relation, others: Sequence[Training | None]) -> list[Claim]:
-    """One claim: `first` stands in the relation to all `others`; none where a method did not run."""
+def compare(
+    words: str, first: Training | None, relation: Relation, others: Sequence[Training | None], wanted: str = ""
+) -> list[Claim]:
+    """One claim: `first` stands in the relation to all `others`; "not tested" where a method did not run."""
     present = [other for other in others if other is not None]
-    if first is None or not present or len(present) < len(others):
-        return []
+    if first is None or len(present) < len(others):
+        there = [curve.method for curve in (first, *present) if curve is not None]
+        evidence = f"A method did not run; of those compared there are: {', '.join(map(named, there)) or 'none'}."
+        return [Claim(f"{words}: {wanted or relation}.", "not tested", evidence)]
     names = " and ".join(named(other.method) for other in present)
     rule = f"rule: {'lower by more than' if relation == 'better than' else 'within'} {ERRORS} standard errors"
     statement = f"{words}: {named(first.method)} is {relation} {names} ({rule})."

@@ -17,7 +17,8 @@ from provi_lab.common.tables import write_rows
 from provi_lab.papers import reproduce
 from provi_lab.papers.misso import figure2a as misso_figure2a
 from provi_lab.papers.misso import figure2b as misso_figure2b
-from provi_lab.papers.misso.lanes import START_SD, Trace
+from provi_lab.papers.misso.lanes import START_SD, Trace, follow
+from provi_lab.papers.misso.measuring import measure, next_place
 from provi_lab.papers.misso.network_page import LOOKS
 from provi_lab.papers.misso.networks import (
     ADAGRAD,
@@ -35,6 +36,7 @@ from provi_lab.papers.misso.networks import (
     in_products,
     small_problem,
 )
+from provi_lab.papers.misso.stepwise import train
 from provi_lab.papers.misso.training import Training, at_rate, best, compare, read_trainings, trainings_of
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -155,7 +157,9 @@ def test_verdicts_follow_their_rules():
     assert verdict(good, "better than", far, lost) == ["holds"] and verdict(good, "level with", near) == ["holds"]
     assert verdict(good, "better than", near) == ["does not hold"] == verdict(good, "level with", far)
     assert verdict(lost, "better than", good) == ["does not hold"] == verdict(lost, "level with", lost)
-    assert verdict(good, "better than", single) == ["not tested"] and verdict(good, "level with", None) == []
+    assert verdict(good, "better than", single) == ["not tested"] and verdict(good, "level with", None) == [
+        "not tested"
+    ]
     assert verdict(good, "level with", far, single) == ["does not hold"]
     evidence = compare("x", good, "better than", [lost])[0].evidence
     assert evidence == "-ELBO per image: MISSO 1.1 -+ 0.1 (rate 0.1); Momentum diverged (rate 0.1)."
@@ -190,3 +194,39 @@ def test_convolutions_as_products_are_the_same_network():
     np.testing.assert_array_equal(changed.convolutions[1].weight, network.convolutions[1].weight)
     own, other = jax.jit(lambda x: (changed(x), network(x)))(image)
     np.testing.assert_allclose(own, other, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("method", "rate"), [(MISSO, 0.1), (SAG, 0.01), (PACED, 0.01), (MOMENTUM, 0.01)])
+def test_a_shared_gradient_makes_the_same_run(method, rate):
+    """The programs in two parts beside those of the lanes, which are the algorithms' own steps."""
+    problem = small_problem(0)
+    surrogate = network_surrogate(problem.target, posterior="global", noise="flipout", block_size=128)
+    one = follow(METHODS[method], surrogate, problem.means([3]), [rate], [3], 2, (1, 2))
+    two = train(METHODS[method], surrogate, problem.means([3])[0], rate, 3, 2, most_draws=1, quiet=True)
+    np.testing.assert_allclose(two.values, one.values, rtol=1e-5)
+    np.testing.assert_allclose(two.points.mean, one.points.mean, atol=1e-5)
+
+
+def test_rates_are_searched_until_both_neighbours_are_worse():
+    found, lowest = {}, 7
+    while (place := next_place(found, 3)) is not None:
+        found[place] = abs(place - lowest) if place < 9 else math.nan
+    assert min(found, key=found.get) == lowest and {6, 8} <= set(found) and len(found) == 7
+    assert next_place({3: math.inf, 4: math.inf}, 3) == 2  # where all diverge, smaller ones
+    assert next_place({-1: 1.0, 0: 0.5}, -1) == 1
+
+
+def test_measuring_in_parts_goes_on_where_it_stopped(tmp_path):
+    options = {"epochs": 2, "seeds": 1, "methods": (ADAM, MISSO), "problem": small_problem(0)}
+    assert not measure(tmp_path, limit=-1.0, **options)
+    assert measure(tmp_path, limit=500, **options)
+    before = (tmp_path / "parts.jsonl").read_text(encoding="utf-8")
+    assert measure(tmp_path, limit=500, **options) and (tmp_path / "parts.jsonl").read_text(encoding="utf-8") == before
+    curves = read_trainings([tmp_path / "misso-figure2b.csv"])
+    for method in (ADAM, MISSO):
+        pilots = [curve for curve in curves if curve.method == method and curve.stage]
+        chosen = min(pilots, key=lambda curve: curve.mean).rate
+        assert min(c.rate for c in pilots) < chosen < max(c.rate for c in pilots)
+        assert at_rate(curves, "global", method, chosen) is not None
+    facts = json.loads((tmp_path / "misso-figure2b.json").read_text(encoding="utf-8"))
+    assert facts["whole"] and facts["prior"][0][0] == pytest.approx(facts["prior"][0][1]) > 1
