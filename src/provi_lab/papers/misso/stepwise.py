@@ -1,8 +1,8 @@
 r"""One training at a time of a large network: the gradient is compiled once and shared by all methods and rates.
 
-A step is two programs: the mean of a block's gradients over the draws, which takes minutes to compile and is the same
-for all methods, and the method's own `step` on a surrogate that is handed that mean, which compiles in a second. Blocks,
-keys and draws are those of `provi.runtime.minimise_sum` with the same seed. The number of draws is $M_k = k$, k the
+A step is two programs: the mean of a block's gradients over the draws, which takes long to compile and is the same for
+all methods, and the method's own `step` on a surrogate that is handed that mean, which compiles fast. Blocks, keys and
+draws are those of `provi.runtime.minimise_sum` with the same seed. The number of draws is $M_k = k$, k the
 epoch from 1 on: the paper's k is the iteration, whose thousandth would take a thousand gradients.
 """
 

@@ -200,18 +200,19 @@ def relation_holds(first: Training, second: Training, relation: Relation) -> boo
     return gap < -ERRORS * error if relation == "better than" else abs(gap) <= ERRORS * error
 
 
-def compare(
-    words: str, first: Training | None, relation: Relation, others: Sequence[Training | None], wanted: str = ""
-) -> list[Claim]:
-    """One claim: `first` stands in the relation to all `others`; "not tested" where a method did not run."""
-    present = [other for other in others if other is not None]
-    if first is None or len(present) < len(others):
-        there = [curve.method for curve in (first, *present) if curve is not None]
-        evidence = f"A method did not run; of those compared there are: {', '.join(map(named, there)) or 'none'}."
-        return [Claim(f"{words}: {wanted or relation}.", "not tested", evidence)]
-    names = " and ".join(named(other.method) for other in present)
+def compare(words: str, first: Training | str, relation: Relation, others: Sequence[Training | str]) -> list[Claim]:
+    """One claim: `first` stands in the relation to all `others`; "not tested" where one is a name alone: it did not run.
+
+    A claim of the paper must not vanish from the page because nobody ran its method.
+    """
+    all_names = [curve if isinstance(curve, str) else curve.method for curve in (first, *others)]
+    names = " and ".join(named(name) for name in all_names[1:])
     rule = f"rule: {'lower by more than' if relation == 'better than' else 'within'} {ERRORS} standard errors"
-    statement = f"{words}: {named(first.method)} is {relation} {names} ({rule})."
+    statement = f"{words}: {named(all_names[0])} is {relation} {names} ({rule})."
+    absent = [name for name, curve in zip(all_names, (first, *others), strict=True) if isinstance(curve, str)]
+    if isinstance(first, str) or absent:
+        return [Claim(statement, "not tested", f"Did not run: {', '.join(named(name) for name in absent)}.")]
+    present = [other for other in others if not isinstance(other, str)]
     evidence = "-ELBO per image: " + "; ".join(_described(curve) for curve in (first, *present)) + "."
     found = [relation_holds(first, other, relation) for other in present]
     if False not in found and None in found:
