@@ -90,7 +90,7 @@ class Parts:
 @double_precision
 def measure(
     folder: Path,
-    limit: float = 540,
+    limit: float = 540.0,
     epochs: int = EPOCHS,
     seeds: int = SEEDS,
     methods: Sequence[str] = tuple(FIRST),
@@ -200,6 +200,6 @@ if __name__ == "__main__":
         case ["run", folder, *numbers]:
             given = [int(number) for number in numbers]
             limit, epochs, seeds = (given + [540, EPOCHS, SEEDS][len(given) :])[:3]
-            measure(Path(folder), limit, epochs, seeds)
+            measure(Path(folder), float(limit), epochs, seeds)
         case _:
             raise SystemExit(__doc__)

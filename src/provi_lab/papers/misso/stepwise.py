@@ -41,19 +41,9 @@ class Handed(NetworkSurrogate):
 
 
 def handed(surrogate: NetworkSurrogate, summary: Expansion) -> Handed:
-    """The surrogate with this summary in the place of its draws, and without the data, which no step needs."""
-    names = [name for name in NetworkSurrogate.__dataclass_fields__ if name != "target"]
-    return Handed(target=_Slim(surrogate.target), summary=summary, **{name: getattr(surrogate, name) for name in names})
-
-
-class _Slim(eqx.Module):
-    """What the steps read of a target."""
-
-    dim: int = eqx.field(static=True)
-    dtype: Any = eqx.field(static=True)
-
-    def __init__(self, target: Any):
-        self.dim, self.dtype = target.dim, target.dtype
+    """The surrogate with this summary in the place of its draws."""
+    names = NetworkSurrogate.__dataclass_fields__
+    return Handed(summary=summary, **{name: getattr(surrogate, name) for name in names})
 
 
 @eqx.filter_jit

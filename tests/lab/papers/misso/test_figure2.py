@@ -214,7 +214,7 @@ def test_rates_are_searched_until_both_neighbours_are_worse():
     found, lowest = {}, 7
     while (place := next_place(found, 3)) is not None:
         found[place] = abs(place - lowest) if place < 9 else math.nan
-    assert min(found, key=found.get) == lowest and {6, 8} <= set(found) and len(found) == 7
+    assert found[lowest] == 0 and {6, 8} <= set(found) <= set(range(2, 10))
     assert next_place({3: math.inf, 4: math.inf}, 3) == 2  # where all diverge, smaller ones
     assert next_place({-1: 1.0, 0: 0.5}, -1) == 1
 
@@ -222,9 +222,11 @@ def test_rates_are_searched_until_both_neighbours_are_worse():
 def test_measuring_in_parts_goes_on_where_it_stopped(tmp_path):
     options = {"epochs": 2, "seeds": 1, "methods": (ADAM, MISSO), "problem": small_problem(0)}
     assert not measure(tmp_path, limit=-1.0, **options)
-    assert measure(tmp_path, limit=500, **options)
+    assert measure(tmp_path, limit=500.0, **options)
     before = (tmp_path / "parts.jsonl").read_text(encoding="utf-8")
-    assert measure(tmp_path, limit=500, **options) and (tmp_path / "parts.jsonl").read_text(encoding="utf-8") == before
+    assert (
+        measure(tmp_path, limit=500.0, **options) and (tmp_path / "parts.jsonl").read_text(encoding="utf-8") == before
+    )
     curves = read_trainings([tmp_path / "misso-figure2b.csv"])
     for method in (ADAM, MISSO):
         pilots = [curve for curve in curves if curve.method == method and curve.stage]
@@ -232,4 +234,5 @@ def test_measuring_in_parts_goes_on_where_it_stopped(tmp_path):
         assert min(c.rate for c in pilots) < chosen < max(c.rate for c in pilots)
         assert at_rate(curves, "global", method, chosen) is not None
     facts = json.loads((tmp_path / "misso-figure2b.json").read_text(encoding="utf-8"))
-    assert facts["whole"] and facts["prior"][0][0] == pytest.approx(facts["prior"][0][1]) > 1
+    assert facts["whole"] and facts["prior"][0][0] == pytest.approx(facts["prior"][0][1])
+    assert facts["prior"][0][0] > 1
