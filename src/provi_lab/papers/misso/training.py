@@ -203,7 +203,7 @@ def relation_holds(first: Training, second: Training, relation: Relation) -> boo
 def compare(words: str, first: Training | str, relation: Relation, others: Sequence[Training | str]) -> list[Claim]:
     """One claim: `first` stands in the relation to all `others`; "not tested" where one is a name alone.
 
-    A name alone is a method that did not run. A claim of the paper must not vanish from the page because nobody ran its method.
+    A name alone is a method that did not run: a claim of the paper must not vanish from the page because of that.
     """
     all_names = [curve if isinstance(curve, str) else curve.method for curve in (first, *others)]
     names = " and ".join(named(name) for name in all_names[1:])

@@ -159,9 +159,7 @@ def test_verdicts_follow_their_rules():
     assert verdict(good, "better than", far, lost) == ["holds"] and verdict(good, "level with", near) == ["holds"]
     assert verdict(good, "better than", near) == ["does not hold"] == verdict(good, "level with", far)
     assert verdict(lost, "better than", good) == ["does not hold"] == verdict(lost, "level with", lost)
-    assert verdict(good, "better than", single) == ["not tested"] and verdict(good, "level with", None) == [
-        "not tested"
-    ]
+    assert verdict(good, "better than", single) == ["not tested"] and verdict(good, "level with", SAG) == ["not tested"]
     assert verdict(good, "level with", far, single) == ["does not hold"]
     evidence = compare("x", good, "better than", [lost])[0].evidence
     assert evidence == "-ELBO per image: MISSO 1.1 -+ 0.1 (rate 0.1); Momentum diverged (rate 0.1)."
@@ -213,7 +211,7 @@ def test_a_shared_gradient_makes_the_same_run(method, rate):
 def test_rates_are_searched_until_both_neighbours_are_worse():
     found, lowest = {}, 7
     while (place := next_place(found, 3)) is not None:
-        found[place] = abs(place - lowest) if place < 9 else math.nan
+        found[place] = float(abs(place - lowest)) if place < 9 else math.nan
     assert found[lowest] == 0 and {6, 8} <= set(found) <= set(range(2, 10))
     assert next_place({3: math.inf, 4: math.inf}, 3) == 2  # where all diverge, smaller ones
     assert next_place({-1: 1.0, 0: 0.5}, -1) == 1
@@ -236,3 +234,7 @@ def test_measuring_in_parts_goes_on_where_it_stopped(tmp_path):
     facts = json.loads((tmp_path / "misso-figure2b.json").read_text(encoding="utf-8"))
     assert facts["whole"] and facts["prior"][0][0] == pytest.approx(facts["prior"][0][1])
     assert facts["prior"][0][0] > 1
+    page = misso_figure2b.page(tmp_path / "page", [tmp_path])
+    assert f"q = prior has -ELBO {facts['prior'][0][0]:.5g}" in page.setting and "k draws a step" in page.setting
+    assert not any("*" in row["rate"] for row in page.rows)
+    assert {"Did not run: Adagrad.", "Did not run: BBB, Momentum."} <= {claim.evidence for claim in page.claims}
