@@ -230,11 +230,11 @@ def claims(
 ) -> tuple[Claim, ...]:
     """The paper's two claims at tuned rates and at its own, ours, and the accuracy."""
 
-    def tuned(method: str, posterior: str = "global") -> Training | None:
-        return best(curves, posterior, method)
+    def tuned(method: str, posterior: str = "global") -> Training | str:
+        return best(curves, posterior, method) or method
 
-    def paper(method: str) -> Training | None:
-        return at_rate(curves, "global", method, paper_rate)
+    def paper(method: str) -> Training | str:
+        return at_rate(curves, "global", method, paper_rate) or method
 
     own = f"One sigma, all methods at the paper's rate {paper_rate:g}"
     found = [

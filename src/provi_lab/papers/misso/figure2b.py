@@ -10,6 +10,7 @@ from provi.algorithms.incremental.network_surrogate import NetworkSurrogate, net
 from provi.core.arguments import double_precision
 from provi_lab.common.report import Claim, Report
 from provi_lab.papers.misso.lanes import START_SD, follow
+from provi_lab.papers.misso.measuring import AT_PAPER_RATE
 from provi_lab.papers.misso.network_page import Tables, conclude, facts_of
 from provi_lab.papers.misso.networks import (
     ADAGRAD,
@@ -45,9 +46,6 @@ With one sigma and d weights on N images the KL part alone has the second deriva
 is 2200 nats per image for ResNet-18 on 10,000 images at sigma = 1: methods that do not scale their steps need rates
 below 2 / 2200, and MISSO and SAG, whose gradients are half a pass old, smaller ones still.
 """
-
-AT_PAPER_RATE = (MISSO, ADAM)
-"""Methods that run at the paper's rate as well."""
 
 BLOCK, NUM_EPOCHS, NUM_SEEDS, PILOT_EPOCHS = 128, 10, 5, 3
 QUICK = (MISSO, ADAM)
@@ -149,24 +147,38 @@ def _setting(facts: dict[str, Any]) -> str:
         f"{facts['title']}: n = {facts['images']:,} images, {facts['weights']:,} weights, blocks of {BLOCK} "
         f"({facts['blocks']} of them), {facts['epochs']} epochs, "
         f"{facts['seeds']} seeds, on {facts['machine']}. q = N(mu, sigma^2 I) with one sigma, prior N(0, I); weights "
-        f"start He-normal, from the seed, and sigma at {START_SD}; gradients with one draw a step and the noise "
+        f"start He-normal, from the seed, and sigma at {START_SD}; gradients with {_draws(facts)} and the noise "
         f"{facts['noise']!r}, the same blocks for all methods. No annealing and no augmentation: it is the ELBO of "
-        f"this model. A method's rate is the best of three in runs of {facts['pilot_epochs']} epochs with the first "
-        f"seed, by their -ELBO; a star marks one that is the smallest or largest. {' and '.join(AT_PAPER_RATE)} also "
+        f"this model. A method's rate is {_search(facts)}. {' and '.join(AT_PAPER_RATE)} also "
         f"run at the paper's rate {PAPER_RATE:g}. -ELBO in nats per training image, by one pass with a draw for each "
         f"block. Test scores: mean over seeds of the predictive distribution's, {NUM_DRAWS} draws. A band in the "
         f"picture is one standard deviation over the seeds; the dotted line is MISSO at the paper's rate."
     )
 
 
+def _draws(facts: dict[str, Any]) -> str:
+    return "k draws a step in epoch k (products in bfloat16)" if "whole" in facts else "one draw a step"
+
+
+def _search(facts: dict[str, Any]) -> str:
+    """How rates were chosen; and -ELBO of q = prior, where it was measured."""
+    short = f"runs of {facts['pilot_epochs']} epochs with the first seed, by their -ELBO"
+    if "whole" not in facts:
+        return f"the best of three in {short}; a star marks one that is the smallest or largest"
+    words = f"searched on the grid 10^(k/2) in {short}, until both neighbours of the best are worse"
+    if facts["prior"]:
+        words += f". q = prior has -ELBO {facts['prior'][0][0]:.5g}"
+    return words if facts["whole"] else f"{words}. Not all of the planned runs are done"
+
+
 def claims(curves: Sequence[Training], paper_rate: float) -> tuple[Claim, ...]:
     """MISSO beside Adam and Adagrad, at rates chosen by pilots and at the paper's; ours; the share of the KL."""
 
-    def tuned(method: str) -> Training | None:
-        return best(curves, "global", method)
+    def tuned(method: str) -> Training | str:
+        return best(curves, "global", method) or method
 
-    def paper(method: str) -> Training | None:
-        return at_rate(curves, "global", method, paper_rate)
+    def paper(method: str) -> Training | str:
+        return at_rate(curves, "global", method, paper_rate) or method
 
     words = "Each at its best rate"
     return (

@@ -51,16 +51,20 @@ def mnist_problem() -> NetworkProblem:
     return NetworkProblem("LeNet-5 on MNIST", make, target, _scaled(arrays["X_test"]), arrays["y_test"])
 
 
-def cifar_problem() -> NetworkProblem:
+def cifar_problem(compute_dtype: Any = np.float32) -> NetworkProblem:
     """ResNet-18 on CIFAR-10, channels standardised; on the balanced subset where the full set is not at hand."""
     name = "cifar10" if local_copy("cifar10") is not None else "cifar10_10k"
     arrays = load(name).arrays
     train, test = (_scaled(arrays[key]) for key in ("X_train", "X_test"))
     mean, sd = train.mean(axis=(0, 1, 2), dtype=np.float64), train.std(axis=(0, 1, 2), dtype=np.float64)
     train, test = (((images - mean) / sd).astype(np.float32) for images in (train, test))
-    target = BayesianNetwork(ResNet18(jax.random.key(0)), train, arrays["y_train"].astype(np.int32))
+
+    def make(key: RandomKey) -> eqx.Module:
+        return ResNet18(key, compute_dtype=compute_dtype)
+
+    target = BayesianNetwork(make(jax.random.key(0)), train, arrays["y_train"].astype(np.int32))
     words = "CIFAR-10" if name == "cifar10" else "a balanced fifth of CIFAR-10 (cifar10_10k)"
-    return NetworkProblem(f"ResNet-18, with group normalisation, on {words}", ResNet18, target, test, arrays["y_test"])
+    return NetworkProblem(f"ResNet-18, with group normalisation, on {words}", make, target, test, arrays["y_test"])
 
 
 def small_problem(seed: int, rows: int = 640) -> NetworkProblem:

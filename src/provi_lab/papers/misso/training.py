@@ -101,8 +101,13 @@ def at_rate(curves: Iterable[Training], posterior: str, method: str, rate: float
 
 def read_trainings(paths: Iterable[Path]) -> list[Training]:
     """What `rows` wrote, into several files perhaps: seeds are put together, up to the epochs that all have."""
+    return read_rows_of(read_rows(paths))
+
+
+def read_rows_of(rows: Iterable[dict[str, Any]]) -> list[Training]:
+    """The curves of such rows."""
     groups: dict[tuple[str, str, float, str], dict[int, dict[int, list[float]]]] = {}
-    for row in read_rows(paths):
+    for row in rows:
         name = (row["posterior"], row["method"], float(row["rate"]), row["stage"])
         own = groups.setdefault(name, {}).setdefault(int(row["seed"]), {})
         own[int(row["epoch"])] = [float(row[part]) for part in PARTS]
@@ -195,14 +200,19 @@ def relation_holds(first: Training, second: Training, relation: Relation) -> boo
     return gap < -ERRORS * error if relation == "better than" else abs(gap) <= ERRORS * error
 
 
-def compare(words: str, first: Training | None, relation: Relation, others: Sequence[Training | None]) -> list[Claim]:
-    """One claim: `first` stands in the relation to all `others`; none where a method did not run."""
-    present = [other for other in others if other is not None]
-    if first is None or not present or len(present) < len(others):
-        return []
-    names = " and ".join(named(other.method) for other in present)
+def compare(words: str, first: Training | str, relation: Relation, others: Sequence[Training | str]) -> list[Claim]:
+    """One claim: `first` stands in the relation to all `others`; "not tested" where one is a name alone.
+
+    A name alone is a method that did not run: a claim of the paper must not vanish from the page because of that.
+    """
+    all_names = [curve if isinstance(curve, str) else curve.method for curve in (first, *others)]
+    names = " and ".join(named(name) for name in all_names[1:])
     rule = f"rule: {'lower by more than' if relation == 'better than' else 'within'} {ERRORS} standard errors"
-    statement = f"{words}: {named(first.method)} is {relation} {names} ({rule})."
+    statement = f"{words}: {named(all_names[0])} is {relation} {names} ({rule})."
+    absent = [name for name, curve in zip(all_names, (first, *others), strict=True) if isinstance(curve, str)]
+    if isinstance(first, str) or absent:
+        return [Claim(statement, "not tested", f"Did not run: {', '.join(named(name) for name in absent)}.")]
+    present = [other for other in others if not isinstance(other, str)]
     evidence = "-ELBO per image: " + "; ".join(_described(curve) for curve in (first, *present)) + "."
     found = [relation_holds(first, other, relation) for other in present]
     if False not in found and None in found:
