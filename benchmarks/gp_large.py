@@ -5,7 +5,7 @@
 Synthetic classification, logit, float64. *smooth* (squared exponential, two columns) has a kernel matrix of low rank,
 *rough* (Matern 1/2, five columns) has not. Each row is a process of its own: CPU seconds of all threads and wall
 seconds of one step at site precisions of 0.2, compilation left out, and the high-water mark of the process's memory, K
-included. `--full` fits N = 10,000 end to end with `provi.fit`, `--stream` the same without a stored K; `--record` writes
+included. `--full` fits N = 10,000 end to end with `provi.fit`, `--stream` without a stored K; `--record` writes
 benchmarks/results.
 """
 
@@ -121,7 +121,7 @@ def whole_fit(kind: str, size: int, method: str) -> dict:
 
 
 def streamed_fit(kind: str, size: int, method: str) -> dict:
-    """`provi.fit` with stream=True: the default to a proven gap of 0.01 nats, or PG-SVI for two passes over the data."""
+    """`provi.fit` with stream=True: the default to a proven gap of 0.01 nats, or two passes of PG-SVI."""
     target, before = problem(kind, size, stream=True), peak_gib()
     chosen = {}
     if method == "pgsvi":

@@ -259,7 +259,7 @@ class _AbstractRadial(AbstractBase):
 
 
 class Radial(_AbstractRadial):
-    """A base from the user's profile, not claimed to be log-concave: see `radial_base`."""
+    """What `radial_base` makes; not claimed to be log-concave."""
 
     name: ClassVar[str] = "radial"
     log_concave: ClassVar[bool] = False
@@ -267,7 +267,7 @@ class Radial(_AbstractRadial):
 
 
 class LogConcaveRadial(_AbstractRadial):
-    """A base from the user's profile, declared log-concave: see `radial_base`."""
+    """What `radial_base` makes; declared log-concave."""
 
     name: ClassVar[str] = "log_concave_radial"
     log_concave: ClassVar[bool] = True
@@ -326,15 +326,12 @@ def radial_base(profile: Callable[[Any], Any], dim: int, *, log_concave: bool = 
     last = logs + (2 if heavy else 4) * coarse
     upper = coarse[last > last.max() - _NEGLIGIBLE][-1]
     if (logs + 2 * coarse)[-1] > (logs + 2 * coarse).max() - 40 or live[0] <= -_WIDEST:
-        raise ValueError("profile has no finite second moment that can be shown: a base needs a covariance.")
+        raise ValueError("profile has no finite second moment that can be shown: a base needs one.")
     x = np.linspace(live[0] - 0.1, upper + 0.1, 2**15 + 1)
     values = _log_profile(log_phi, x)
     moments, cells = _radial_moments(x, values, dim, heavy)
     if not moments.error <= _LARGEST_ERROR:
-        raise ValueError(
-            f"The integrals of profile have an error of {moments.error:.1g}: it must be smooth, and defined for all "
-            f"r > 0. For a density that jumps use Uniform()."
-        )
+        raise ValueError(f"The integrals of profile have an error of {moments.error:.1g}: it must be smooth for r > 0.")
     if log_concave:
         slopes = np.diff(values) / np.diff(np.exp(x))
         size = 1e-6 * np.abs(slopes) + 1e-9 * (1 + np.abs(values[1:])) / np.diff(np.exp(x))
@@ -357,13 +354,11 @@ def _radial_moments(x: np.ndarray, values: np.ndarray, dim: int, heavy: bool) ->
     """The moments, and the distribution function of log r at the nodes."""
     step, errors, totals = x[1] - x[0], [], []
     for power in (0, 2, 4):
-        logs = values + (dim + power) * x
-        top = logs.max()
-        terms = np.exp(logs - top)
+        top = (values + (dim + power) * x).max()
+        terms = np.exp(values + (dim + power) * x - top)
         total, halved = terms.sum() * step, terms[::2].sum() * 2 * step
         # Beyond the ends the integrand falls at least as fast as it does there, or the check of the ends has failed.
-        ends = max(abs(total - halved) / total, (terms[0] + terms[-1]) * 10 / total)
-        errors.append(ends)
+        errors.append(max(abs(total - halved) / total, (terms[0] + terms[-1]) * 10 / total))
         totals.append(math.log(total) + top)
     if heavy:
         errors[2], totals[2] = 0.0, math.inf

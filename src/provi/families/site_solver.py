@@ -57,7 +57,7 @@ class SiteFactor(eqx.Module):
     log_det: Scalar
     whitened: bool = eqx.field(static=True)
 
-    def covariance_times(self, gram: Matrix, vector: Vector) -> Vector:
+    def covariance_times(self, gram: Gram, vector: Vector) -> Vector:
         """V c."""
         product = self.half.T @ (self.half @ vector)
         return product if self.whitened else gram @ vector - product
@@ -336,6 +336,31 @@ def _low_rank_part(gram: Gram, jitter: Scalar, rank: int) -> PivotedCholesky:
 
     # Rounding may leave a variance below zero where the kernel's own is zero.
     return pivoted_cholesky(column, jnp.maximum(gram_diagonal(gram) - jitter, 0), rank)
+
+
+class StreamedPredictor(eqx.Module):
+    """The posterior process at new inputs where K is not stored: variances by conjugate gradients, to a relative error of 1e-6."""
+
+    kernel: Any
+    inputs: Float[Array, "terms columns"]
+    prior_mean: Scalar
+    dual_mean: Vector
+    precision: Vector
+    solver: SiteSolver
+
+    def latent(self, inputs: Any) -> tuple[Any, Any]:
+        """Mean and variance of the latent function at each row of `inputs`; traced."""
+        cross, prior = self.kernel.matrix(self.inputs, inputs), self.kernel.diagonal(inputs)
+        zero, tolerance = jnp.zeros_like(prior), jnp.asarray(1e-6, prior.dtype)
+        parts = self.solver.low_rank(self.precision)
+        variance, _, _ = self.solver.conditioned(*parts, cross, prior, zero, zero, tolerance)
+        return self.prior_mean + self.dual_mean @ cross, variance
+
+    def covariance(self, inputs: Any) -> Any:
+        """Of the latent function at all rows of `inputs` together; traced."""
+        cross = self.kernel.matrix(self.inputs, inputs)
+        weights, low_rank = self.solver.low_rank(self.precision)
+        return self.kernel.matrix(inputs) - self.solver.explained(weights, low_rank, cross)
 
 
 _DEVIATION_TOLERANCE = 1e-6

@@ -1,8 +1,8 @@
 r"""A kernel matrix that is not stored: entries are computed when a product needs them, a block of rows at a time.
 
 $K = k(X, X) + jI$ takes $N^2$ numbers, its inputs Nd. A product with K that computes its rows anew needs 128N numbers
-at a time and the evaluation of $N^2$ covariances: several times the cost of a product with one column, and little beside
-that with some hundred columns together.
+at a time and the evaluation of $N^2$ covariances: several times the cost of a product with one column, and little
+beside that with some hundred columns together.
 
 **Which matrix it is.** A stored K is what was stored. Entries that are computed anew may differ in their last digits
 from one compiled program to another: K is then the kernel in exact arithmetic, and what is computed is within

@@ -32,7 +32,7 @@ from provi.core.types import Matrix, Scalar, Vector
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale, Point, square_root
 from provi.families.scales import Diagonal
-from provi.families.site_solver import SiteSolver, factorise, site_solver
+from provi.families.site_solver import StreamedPredictor, factorise, site_solver
 from provi.kernels import AbstractKernel
 from provi.kernels.rows import in_full, is_streamed
 from provi.targets.gaussian_process import GaussianProcess
@@ -172,31 +172,6 @@ class ExactPredictor(eqx.Module):
             left = root[:, None] * (cross - half.T @ solved)
             variance = variance + jnp.sum(solve_triangular(lower, left, lower=True) ** 2, axis=0)
         return self.prior_mean + self.dual_mean @ cross, jnp.maximum(variance, 0)
-
-
-class StreamedPredictor(eqx.Module):
-    """As `ExactPredictor` where K is not stored: variances by conjugate gradients, to a relative error of 1e-6."""
-
-    kernel: AbstractKernel
-    inputs: Float[Array, "terms columns"]
-    prior_mean: Scalar
-    dual_mean: Vector
-    precision: Vector
-    solver: SiteSolver
-
-    def latent(self, inputs: Any) -> tuple[Any, Any]:
-        """Mean and variance of the latent function at each row of `inputs`; traced."""
-        cross, prior = self.kernel.matrix(self.inputs, inputs), self.kernel.diagonal(inputs)
-        zero, tolerance = jnp.zeros_like(prior), jnp.asarray(1e-6, prior.dtype)
-        parts = self.solver.low_rank(self.precision)
-        variance, _, _ = self.solver.conditioned(*parts, cross, prior, zero, zero, tolerance)
-        return self.prior_mean + self.dual_mean @ cross, variance
-
-    def covariance(self, inputs: Any) -> Any:
-        """Of the latent function at all rows of `inputs` together; traced."""
-        cross = self.kernel.matrix(self.inputs, inputs)
-        weights, low_rank = self.solver.low_rank(self.precision)
-        return self.kernel.matrix(inputs) - self.solver.explained(weights, low_rank, cross)
 
 
 class DensePredictor(eqx.Module):

@@ -20,7 +20,7 @@ from provi.core.types import Count, Indices, Matrix, Scalar, Vector
 from provi.families.dual_gaussian import DualGaussian, DualPoint
 from provi.families.location_scale import LocationScale, Point
 from provi.families.site_solver import BLOCK, SiteSolver, site_solver, target_jitter
-from provi.kernels.rows import gram_rows, is_streamed
+from provi.kernels.rows import gram_diagonal, gram_rows, in_full, is_streamed
 from provi.targets.linear_model import AbstractLinearModel
 
 _VARIANCES, _RESIDUAL = 1e-5, 1e-8
@@ -74,11 +74,11 @@ class SiteSpace(AbstractSpace):
 
     def marginals(self, point, cache, indices):
         family = self.family
-        rows = family.gram[indices]
+        rows = gram_rows(family.gram, indices)
         mean = family.site_mean[indices] + rows @ point.dual_mean
         if family.root is None:
             half = solve_triangular(cache, jnp.sqrt(point.site_precision)[:, None] * rows.T, lower=True)
-            variance = jnp.diagonal(family.gram)[indices] - jnp.sum(half**2, axis=0)
+            variance = gram_diagonal(family.gram)[indices] - jnp.sum(half**2, axis=0)
         else:
             variance = jnp.sum(solve_triangular(cache, family.root[indices].T, lower=True) ** 2, axis=0)
         return mean, jnp.maximum(variance, jnp.zeros_like(variance)), self.target.response[indices]
@@ -113,7 +113,7 @@ class SiteSpace(AbstractSpace):
 
     def _factor(self, precision: Vector) -> Matrix:
         """L of B, without the N^3 of all variances."""
-        gram, root = self.family.gram, self.family.root
+        gram, root = in_full(self.family.gram), self.family.root
         identity = jnp.eye(gram.shape[0], dtype=gram.dtype)
         if root is None:
             half = jnp.sqrt(precision)

@@ -163,7 +163,7 @@ class ProjectedSGD(AbstractAlgorithm):
         return self.num_draws(step)
 
     def recorded_elbo(self, state):
-        # There is no ELBO: zero, as of a split whose objective is not known, with no claim about it.
+        # There is no ELBO, and NaN would end the run as a failure: zero, with an unknown error.
         zero = jnp.zeros_like(state.discount)
         return zero, zero * jnp.nan
 

@@ -168,7 +168,9 @@ def read_curves(path: Path) -> list[Curve]:
         runs.setdefault(key, [names]).append((int(row["passes"]), float(row["gap"]), float(row["test_bits"])))
     found = []
     for names, *lines in runs.values():
-        columns = dict(zip(("passes", "gap", "test_bits"), map(np.array, zip(*lines, strict=True)), strict=True))
+        columns: dict[str, np.ndarray] = dict(
+            zip(("passes", "gap", "test_bits"), map(np.array, zip(*lines, strict=True)), strict=True)
+        )
         found.append(Curve(dict(zip(("data", "method", "seed", "step_size"), names, strict=True)), columns))
     return found
 

@@ -39,6 +39,7 @@ def task():
 def made_up(method, gaps, data="synthetic, 20% missing", seed=0):
     gaps = np.array(gaps, float)
     columns = {f"coefficient_{place}": np.zeros(len(gaps)) for place in range(4)}
+    columns |= {f"mean_{place}": np.ones(len(gaps)) for place in range(1, 4)}
     names = {"data": data, "method": method, "seed": seed}
     return Curve(names, {"passes": np.arange(len(gaps)), "gap": gaps, **columns})
 
@@ -66,6 +67,10 @@ def test_runs_start_together_and_come_near_the_maximum(task):
     again = follow(task, MCEM, 1, 2)
     np.testing.assert_allclose(again["gap"], curves[MCEM]["gap"][:3], rtol=1e-9)
     np.testing.assert_array_equal([again[f"coefficient_{place}"][0] for place in range(5)], task.start.coefficients)
+    np.testing.assert_array_equal([again[f"mean_{place}"][0] for place in range(1, 5)], task.start.mean)
+    late = np.array([curves[MCEM][f"mean_{place}"][-1] for place in range(1, 5)])
+    # Within 0.4 of the standard error 1/sqrt(400) = 0.05 of the exact estimates.
+    np.testing.assert_allclose(late, task.optimum.mean, atol=0.02)
     assert follow(task, MCEM, 2, 2)["gap"][2] != again["gap"][2]
 
 
@@ -78,7 +83,8 @@ def test_settled_means_from_then_on():
     )
     assert curve.at("gap", 2) == 2.0 and math.isnan(curve.at("gap", 7))
     rows = lines_of([curve], 2)
-    assert rows[1] == {**rows[1], "passes": 1, "gap": 0.5, "coefficient_1": 0.0} and "coefficient_2" not in rows[1]
+    assert rows[1] == {**rows[1], "passes": 1, "gap": 0.5, "coefficient_1": 0.0, "mean_1": 1.0}
+    assert "coefficient_2" not in rows[1] and "mean_2" not in rows[1]
 
 
 def test_a_run_that_breaks_off_never_settles(task, monkeypatch):
