@@ -49,6 +49,7 @@ class NetworkSurrogate(AbstractQuadratic):
     augment: Callable | None = eqx.field(static=True)
     curvature: Any
     weights: Float[Array, " terms"]
+    kl_weight: Any
     num_terms: int = eqx.field(static=True)
     table_dtype: Any = eqx.field(static=True)
     mesh: Mesh | None = eqx.field(static=True)
@@ -105,9 +106,9 @@ class NetworkSurrogate(AbstractQuadratic):
         return new
 
     def block_objective(self, key: RandomKey, point: NetworkPoint, block: Count) -> Scalar:
-        r"""$L_i(\theta)$ for one draw of the weights: nats per datum."""
+        r"""$L_i(\theta)$ for one draw of the weights: nats per datum; its KL times `kl_weight`."""
         nll = self.num_terms * self.block_nll(key, point, block)
-        return (nll + self.divergence(point)) / self.target.num_terms
+        return (nll + self.kl_weight * self.divergence(point)) / self.target.num_terms
 
     def draw(self, key: RandomKey, parameters: Any, rows: Indices, prepared: Any, chains: Any) -> tuple[Any, Any]:
         del prepared
@@ -188,6 +189,7 @@ def network_surrogate(
     block_size: int = 128,
     rate: float = 1.0,
     augment: Callable | None = None,
+    kl_weight: float = 1.0,
     table_dtype: Any = None,
     devices: Sequence[Any] | int | None = None,
 ) -> NetworkSurrogate:
@@ -201,6 +203,9 @@ def network_surrogate(
     - `rate`: 1/L; used by `MISSO` only.
     - `augment(key, x)`: changes the inputs of a batch in training. The objective is then another one: the ELBO of
       augmented data, which is not that of any fixed data set.
+    - `kl_weight`: the KL is multiplied by it in training. Below 1 the posterior is tempered, of the likelihood to the
+      power 1/`kl_weight`: wide networks learn then that would not otherwise. It is an array's number, which
+      `eqx.tree_at` may change from pass to pass without compiling (annealing). `negative_elbo` is of weight 1 always.
     - `table_dtype`: "bfloat16" halves the table.
     - `devices`: the table and each block's examples are divided among them, or among the first so many of
       `jax.devices()`; None is one device.
@@ -218,6 +223,7 @@ def network_surrogate(
         augment=augment,
         curvature=jnp.asarray(1 / check_positive("rate", rate), target.dtype),
         weights=jnp.ones(count, target.dtype),
+        kl_weight=jnp.asarray(check_positive("kl_weight", kl_weight), target.dtype),
         num_terms=count,
         table_dtype=check_table_dtype(table_dtype),
         mesh=_mesh(devices),
