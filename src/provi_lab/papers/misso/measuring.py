@@ -137,7 +137,6 @@ def _all(
     for seed in range(seeds):
         for name in methods:
             yield one(name, chosen[name], seed, epochs, "")
-    for seed in range(seeds):
         for name in (name for name in AT_PAPER_RATE if name in methods):
             yield one(name, PAPER_RATE, seed, epochs, "")
 

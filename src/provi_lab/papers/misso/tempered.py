@@ -27,7 +27,7 @@ from provi_lab.papers.misso.network_page import facts_of
 from provi_lab.papers.misso.networks import ADAM, METHODS, NetworkProblem, cifar_problem
 from provi_lab.papers.misso.training import score, trainings_of
 
-KL_WEIGHT, PRIOR_SD, START_SD, RATE, EPOCHS, BLOCK, MOST_MOVED = 0.01, 0.1, 0.01, 1e-3, 14, 128, 4
+KL_WEIGHT, PRIOR_SD, START_SD, RATE, EPOCHS, BLOCK, MOST_MOVED = 1e-3, 0.1, 0.003, 1e-3, 14, 128, 4
 TWIN = {"kl_weight": 1e-12, "start_sd": 1e-6}
 """Of the point estimate."""
 
