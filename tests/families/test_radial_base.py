@@ -70,6 +70,13 @@ def test_draws_have_the_law():
     assert float(family.log_prob(point, z)) == pytest.approx(float(exact.log_prob(point, z)), rel=1e-8)
 
 
+def test_single_precision_stays():
+    base = radial_base(lambda r: -0.5 * r**2, 3)
+    u = base.sample(jax.random.key(0), 5, 3, jnp.float32)
+    found = (u, base.log_density(u[0]), base.radial_weight(jnp.sum(u**2, axis=1), 3))
+    assert {x.dtype for x in found} == {np.dtype(np.float32)}
+
+
 def test_refuses():
     with pytest.raises(ValueError, match="no finite second moment"):
         radial_base(lambda r: -2 * jnp.log1p(r**2), 3)

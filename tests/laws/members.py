@@ -248,23 +248,6 @@ def location_scale(base: str, scale: str) -> Callable[[Any, float], Any]:
     return make
 
 
-class GaussianProfile(eqx.Module):
-    """-r^2/2, the logarithm of the normal profile."""
-
-    def __call__(self, r):
-        return -0.5 * r**2
-
-
-def radial(scale: str, log_concave: bool) -> Callable[[Any, float], Any]:
-    base = families.radial_base(GaussianProfile(), DIM, log_concave=log_concave)
-    family = families.LocationScale(DIM, base, scale, rank=RANK)
-
-    def make(dtype, number):
-        return family, jax.tree.map(lambda leaf: leaf * np.asarray(number, dtype), point_of(family, dtype))
-
-    return make
-
-
 def dual(target: Callable[[Any, float], Any]) -> Callable[[Any, float], Any]:
     def make(dtype, number):
         family = families.dual_gaussian(target(dtype, number))
@@ -286,8 +269,6 @@ def richer(family: Any) -> Callable[[Any, float], Any]:
 
 
 FAMILIES: dict[str, Callable[[Any, float], Any]] = {
-    "radial, diagonal": radial("diagonal", False),
-    "log-concave radial, symmetric": radial("symmetric", True),
     "student": richer(families.Student(DIM)),
     "flow": richer(families.Flow(DIM, 2, 4)),
     "mixture": richer(families.GaussianMixture(DIM, 2)),

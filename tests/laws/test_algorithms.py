@@ -37,7 +37,7 @@ def go(algorithm: Any, problem: Problem, seed: int = 1, num_steps: int = STEPS, 
 
 def spoiled(problem: Problem) -> Problem:
     """The same problem, its data not numbers."""
-    field = next(name for name in ("response", "data", "smooth", "strata") if hasattr(problem.target, name))
+    field = next(name for name in ("response", "data", "smooth", "strata", "gradient") if hasattr(problem.target, name))
     values = getattr(problem.target, field)
     missing = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), values)
     return problem._replace(target=eqx.tree_at(lambda target: getattr(target, field), problem.target, missing))

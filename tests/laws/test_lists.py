@@ -30,9 +30,17 @@ def made_families():
     return [make(np.float64, 1.0) for make in members.FAMILIES.values()]
 
 
-ELSEWHERE = {targets.LatentGaussian, NestedGaussian, RowLikelihood, PathGradient}
+ELSEWHERE = {
+    targets.LatentGaussian,
+    NestedGaussian,
+    RowLikelihood,
+    PathGradient,
+    families.Radial,
+    families.LogConcaveRadial,
+}
 """The laws speak of two floating types and of densities, and of responses that are data: see tests/targets/latent,
-tests/structures and tests/certificates/test_rows.py instead. Path gradients: tests/families/test_richer.py."""
+tests/structures and tests/certificates/test_rows.py instead. Path gradients: tests/families/test_richer.py.
+Bases of the user's own hold a function, which no file can: tests/families/test_radial_base.py."""
 
 KINDS = {
     "ALGORITHMS": ("provi.algorithms", AbstractAlgorithm, lambda: of(members.ALGORITHMS, 1.0)),

@@ -1,11 +1,8 @@
 from provi.families.bases import AbstractBase as AbstractBase
 from provi.families.bases import Laplace as Laplace
-from provi.families.bases import LogConcaveRadial as LogConcaveRadial
 from provi.families.bases import Normal as Normal
-from provi.families.bases import Radial as Radial
 from provi.families.bases import StudentT as StudentT
 from provi.families.bases import Uniform as Uniform
-from provi.families.bases import radial_base as radial_base
 from provi.families.dual_gaussian import DualGaussian as DualGaussian
 from provi.families.dual_gaussian import DualPoint as DualPoint
 from provi.families.dual_gaussian import dual_gaussian as dual_gaussian
@@ -16,6 +13,9 @@ from provi.families.mixture import GaussianMixture as GaussianMixture
 from provi.families.pushed import Flow as Flow
 from provi.families.pushed import Pushed as Pushed
 from provi.families.pushed import Skewed as Skewed
+from provi.families.radial import LogConcaveRadial as LogConcaveRadial
+from provi.families.radial import Radial as Radial
+from provi.families.radial import radial_base as radial_base
 from provi.families.richer import Student as Student
 from provi.families.scales import AbstractScale as AbstractScale
 from provi.families.scales import Diagonal as Diagonal

@@ -379,6 +379,8 @@ def _describe(family: AbstractFamily) -> dict[str, Any]:
         return {"dim": family.dim, "scale": family.scale, **sizes}
     assert isinstance(family, LocationScale)
     df = float(family.base.df) if isinstance(family.base, StudentT) else None
+    if not isinstance(family.base, StudentT) and family.base.name not in _BASES:
+        raise ValueError(f"The base '{family.base.name}' holds a function of yours, which a file cannot: not saved.")
     return {"dim": family.dim, "base": family.base.name, "scale": family.scale, "rank": family.rank, "df": df}
 
 

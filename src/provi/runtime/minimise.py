@@ -206,7 +206,7 @@ def minimise_projected(
     result = run(algorithm, problem, AnyParameters(), start, seed=seed, num_steps=num_steps, **options)
     state = result.point
     finfo = np.finfo(state.chosen_weight.dtype)
-    counter = np.arange(num_steps)
+    counter: Any = np.arange(num_steps)
     sizes = np.broadcast_to(np.asarray(algorithm.step_size(counter), float), (num_steps,))
     draws = np.broadcast_to(np.asarray(algorithm.num_draws(counter)), (num_steps,))
     # A step that was rejected is repeated with a smaller size, and leaves another sum of weights than the plan's.

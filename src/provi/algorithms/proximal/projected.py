@@ -35,6 +35,10 @@ from provi.theory.solution_region import smallest_scale
 _DRAWS, _CHOICE = 0, 1  # separate random streams for gradients and for the choice of an iterate
 
 
+def _leaf(value: Any) -> Any:
+    return np.asarray(value, np.float64) if isinstance(value, int | float | np.generic) else value
+
+
 class Projected(eqx.Module):
     r"""$\min_\Theta F$ as MPSGD sees it.
 
@@ -52,7 +56,7 @@ class Projected(eqx.Module):
 
     gradient: Callable[[Any, Any], Any]
     project: Callable[[Any], Any]
-    factors: Any = 1.0
+    factors: Any = eqx.field(converter=lambda tree: jax.tree.map(_leaf, tree), default=1.0)
     exact_gradient: Callable[[Any], Any] | None = None
 
     def __check_init__(self):
@@ -85,10 +89,6 @@ class Projected(eqx.Module):
         moved = subtract(theta, self.move(theta, gradient, step_size))
         scaled = jax.tree.map(lambda x, f: x / jnp.sqrt(f), moved, spread(self.factors, theta))
         return squared_norm(scaled) / step_size**2
-
-
-def _leaf(value: Any) -> Any:
-    return np.asarray(value, np.float64) if isinstance(value, int | float | np.generic) else value
 
 
 class ProjectedState(eqx.Module):
