@@ -46,7 +46,7 @@ def made_fit(gap=0.007, status="proven", outcome=provi.Outcome.TOLERANCE, *, elb
 def diagnosis(tail, num_draws=10_000, error=0.3):
     """What draws found, with k-hat `tail` and a total variation of `error`."""
     blank = {field.name: 0.0 for field in dataclasses.fields(ImportanceDiagnostics)}
-    found = {"num_draws": num_draws, "pareto_k": tail, "notes": ()}
+    found = {"num_draws": num_draws, "pareto_k": tail, "notes": (), "wrong": (), "unknown": False}
     found["advice"] = tail_advice(tail, num_draws, error, hints=("do this",))
     return ImportanceDiagnostics(**{**blank, **found, "total_variation": error})
 

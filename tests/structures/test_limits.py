@@ -1,7 +1,6 @@
 """Limits of time and memory: what would take longer than is left is not begun, what does not fit is refused."""
 
 import dataclasses
-import importlib
 import time
 
 import equinox as eqx
@@ -14,9 +13,7 @@ from provi.algorithms.natural.laplace import laplace_approximation
 from provi.core.limits import NO_LIMIT, Clock
 from provi.result.posterior import Posterior
 from provi.runtime.loop import estimate_elbo, largest_array
-from provi.structures import sampled
-
-fit_module = importlib.import_module("provi.fit")
+from provi.structures import base, sampled
 
 
 def target(dim=2):
@@ -48,7 +45,7 @@ def test_a_certificate_that_would_come_too_late_is_left_out_with_a_note(monkeypa
     slow_gradients(monkeypatch, 0.01)
     monkeypatch.setattr(sampled, "find_negative_curvature", lambda *_, **__: pytest.fail("begun without the time"))
     draws = []
-    monkeypatch.setattr(fit_module, "estimate_elbo", lambda *given: draws.append(given[-1]) or estimate_elbo(*given))
+    monkeypatch.setattr(base, "estimate_elbo", lambda *given: draws.append(given[-1]) or estimate_elbo(*given))
     fit = provi.fit(target(), provi.families.Gaussian(2, scale), budget=provi.Budget(seconds=0.4))
     assert fit.outcome is provi.Outcome.TIME_BUDGET and fit.certificate.gap is None
     assert draws == [100]

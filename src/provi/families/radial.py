@@ -1,4 +1,4 @@
-"""Bases of the user's own: a spherical law from its profile, with the constants that the theorems need by quadrature."""
+"""Bases of the user's own: a spherical law from its profile, its constants (which the theorems need) by quadrature."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""A setting under which the Bayesian ResNet-18 learns CIFAR-10: a tempered likelihood, a sigma a weight, a narrow prior.
+"""A setting under which the Bayesian ResNet-18 learns CIFAR-10: tempered likelihood, a sigma a weight, narrow prior.
 
     python -m provi_lab.papers.misso.tempered FOLDER [EPOCHS]
 

@@ -23,7 +23,7 @@ from provi_lab.common.curves import Curve, all_rows, select
 from provi_lab.common.pictures import picture
 from provi_lab.common.report import Claim, Report, publish
 from provi_lab.common.tables import Row, read_rows, write_rows
-from provi_lab.papers.pgsvi.baselines import EPSILON, Form, adaptive_rules, first_adadelta
+from provi_lab.papers.pgsvi.baselines import EPSILON, PLAIN, Form, adaptive_rules, first_adadelta
 from provi_lab.papers.pgsvi.measure import STABLE, follow_dual, follow_pgsvi, follow_rule, follow_stable_sgd
 from provi_lab.papers.pgsvi.problem import (
     IONOSPHERE,
@@ -107,20 +107,46 @@ def conclude(output: Path, parts: Sequence[Part]) -> Report:
     )
 
 
-def measure(make: Callable[[], Problem], num_seeds: int, longest: int, seed: int) -> Part:
-    """Every method on the data set that `make` makes, which is on the clock too."""
+def measure(
+    make: Callable[[], Problem],
+    num_seeds: int,
+    longest: int,
+    seed: int,
+    *,
+    before: Part | None = None,
+    limit: float = math.inf,
+) -> Part:
+    """Every method on the data set that `make` makes, which is on the clock too.
+
+    **Arguments:** `before`: what was measured already and is not again. - `limit`: seconds after which no other method
+    is begun.
+    """
     began = time.monotonic()
     task = make()
-    factored, seeds, short = factors(task), range(seed, seed + num_seeds), range(SHOWN[-1] + 1)
-    long = (*short, *range(2 * SHOWN[-1], longest + 1, SHOWN[-1]))
-    curves = [follow_dual(task, DualNaturalGradient(), 1, (FULL_BATCH, seed, math.nan), range(41))]
-    for each in seeds:
-        curves += _proximal(task, each, short)
-    curves += _baselines(task, factored, seeds, long)
+    curves = [] if before is None else list(before.curves)
+    there = {curve.method for curve in curves}
+    for names, work in _works(task, range(seed, seed + num_seeds), longest):
+        if there.isdisjoint(names) and time.monotonic() - began < limit:
+            curves += work()
+            print(f"{names[0]}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     device = jax.devices()[0]
     where = f"{device.device_kind} ({device.platform}), {os.cpu_count()} cores, jax {jax.__version__}"
-    terms, taken = task.target.num_terms, time.monotonic() - began
-    return Part(task.setting, terms, task.optimum, task.proven, where, taken, tuple(curves))
+    taken = time.monotonic() - began + (0 if before is None else before.seconds)
+    return Part(task.setting, task.target.num_terms, task.optimum, task.proven, where, taken, tuple(curves))
+
+
+def _works(task: Problem, seeds: Sequence[int], longest: int) -> list[tuple[Sequence[str], Callable[[], list[Curve]]]]:
+    """The names of the curves, and what makes them."""
+    factored, short = factors(task), range(SHOWN[-1] + 1)
+    long = (*short, *range(2 * SHOWN[-1], longest + 1, SHOWN[-1]))
+
+    def whole() -> list[Curve]:
+        return [follow_dual(task, DualNaturalGradient(), 1, (FULL_BATCH, seeds[0], math.nan), range(41))]
+
+    def proximal() -> list[Curve]:
+        return [curve for each in seeds for curve in _proximal(task, each, short)]
+
+    return [((FULL_BATCH,), whole), ((PAPER_002,), proximal), *_baselines(task, factored, seeds, long)]
 
 
 def _proximal(task: Problem, seed: int, passes: Sequence[int]) -> list[Curve]:
@@ -131,19 +157,29 @@ def _proximal(task: Problem, seed: int, passes: Sequence[int]) -> list[Curve]:
     return [*curves, follow_pgsvi(task, PROXIMAL, seed, first, passes, form="proximal")]
 
 
-def _baselines(task: Problem, parts: Factors, seeds: Sequence[int], passes: Sequence[int]) -> list[Curve]:
+def _baselines(
+    task: Problem, parts: Factors, seeds: Sequence[int], passes: Sequence[int]
+) -> list[tuple[Sequence[str], Callable[[], list[Curve]]]]:
     setting, bare = task.setting, Form(weighted=False)
     kappa, first = setting.sgd[0], setting.sgd[1] / task.target.num_terms
-    curves = follow_stable_sgd(task, parts, "SGD", kappa, first, seeds, passes)
-    curves += follow_stable_sgd(task, parts, f"SGD{UNWEIGHTED}", kappa, first, seeds, passes, bare)
-    curves += follow_stable_sgd(task, parts, f"SGD{FIRST}", setting.first_sgd, 1.0, seeds, passes)
-    for name, rule in adaptive_rules(setting).items():
-        curves += follow_rule(task, parts, rule, name, seeds, passes)
-        curves += follow_rule(task, parts, rule, f"{name}{UNWEIGHTED}", seeds, passes, form=bare)
-    curves += follow_rule(task, parts, first_adadelta(setting), f"ADADELTA{FIRST}", seeds, passes)
+    sgd = functools.partial(follow_stable_sgd, task, parts)
+
+    def rule(name: str, way: Any, form: Form = PLAIN) -> tuple[Sequence[str], Callable[[], list[Curve]]]:
+        return (name,), lambda: follow_rule(task, parts, way, name, seeds, passes, form=form)
+
+    found = [
+        (("SGD",), lambda: sgd("SGD", kappa, first, seeds, passes)),
+        ((f"SGD{FIRST}",), lambda: sgd(f"SGD{FIRST}", setting.first_sgd, 1.0, seeds, passes)),
+        *(rule(name, way) for name, way in adaptive_rules(setting).items()),
+        rule(f"ADADELTA{FIRST}", first_adadelta(setting)),
+        (
+            (f"SGD{UNWEIGHTED}",),
+            lambda: sgd(f"SGD{UNWEIGHTED}", kappa, first, seeds, passes, bare),
+        ),
+        *(rule(f"{name}{UNWEIGHTED}", way, bare) for name, way in adaptive_rules(setting).items()),
+    ]
     decay = optax.linear_schedule(WHITENED_RATE, 0.0, passes[-1] * task.steps_a_pass)
-    whitened = optax.adam(decay, eps=EPSILON)
-    return [*curves, *follow_rule(task, parts, whitened, WHITENED, seeds, passes, form=Form(whitened=True))]
+    return [*found, rule(WHITENED, optax.adam(decay, eps=EPSILON), Form(whitened=True))]
 
 
 def keep(part: Part, folder: Path) -> None:
@@ -368,13 +404,22 @@ def _draw_method(axes: Any, setting: Setting, curves: Sequence[Curve], name: str
 
 @double_precision
 def main(words: Sequence[str]) -> None:
-    """`python -m provi_lab.papers.pgsvi.figure2 FOLDER DATA...` measures these data sets; without DATA it concludes."""
-    folder, *names = words
-    chosen = [setting for setting in SETTINGS if setting.data in names]
-    for setting in chosen:
-        keep(measure(functools.partial(problem, setting), NUM_SEEDS, LONGEST, 0), Path(folder))
-    if not chosen:
-        conclude(Path("docs/results"), [kept(setting, Path(folder)) for setting in SETTINGS])
+    """Measure data sets in parts, or draw the page of what was measured.
+
+    `python -m provi_lab.papers.pgsvi.figure2 FOLDER DATA [SECONDS]` measures what the folder has not yet of this data
+    set, and begins no method after so many seconds; without DATA it concludes.
+    """
+    match words:
+        case [folder]:
+            conclude(Path("docs/results"), [kept(setting, Path(folder)) for setting in SETTINGS])
+        case [folder, data, *seconds]:
+            (setting,) = (setting for setting in SETTINGS if setting.data == data)
+            before = kept(setting, Path(folder)) if (Path(folder) / f"{data}.csv").is_file() else None
+            limit = float(seconds[0]) if seconds else math.inf
+            make = functools.partial(problem, setting)
+            keep(measure(make, NUM_SEEDS, LONGEST, 0, before=before, limit=limit), Path(folder))
+        case _:
+            raise SystemExit(main.__doc__)
 
 
 if __name__ == "__main__":
