@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from provi.core.files import write_text
 from provi.report.style import save_figure
+from provi_lab.common.page import About, Page, read_lines, text_of
 from provi_lab.common.tables import Row, cells_of, markdown_cells, print_cells, write_rows
 
 Verdict = Literal["holds", "does not hold", "not tested"]
@@ -42,6 +43,7 @@ class Report:
     - `name`: as in `provi_lab.papers.EXPERIMENTS`; `title`, `setting`: what was run and how it was measured.
     - `rows`: the summary table; `claims`: one verdict each; `files`: pictures and tables written.
     - `seconds`: wall-clock time of the whole experiment.
+    - `about`: what its page begins with. `where`, `date`: where and when it was measured, if not here and now.
     """
 
     name: str
@@ -51,6 +53,9 @@ class Report:
     claims: tuple[Claim, ...]
     files: tuple[Path, ...]
     seconds: float
+    about: About | None = None
+    where: str = ""
+    date: str = ""
 
     def print(self, console: Console | None = None) -> None:
         """The table and the verdicts, for the terminal."""
@@ -68,22 +73,20 @@ class Report:
 
     def markdown(self) -> str:
         """The same as a page, with the pictures in it and where it was run."""
-        pictures = [f"![{self.title}]({file.name})" for file in self.files if file.suffix == ".png"]
-        tables = [f"[{file.name}]({file.name})" for file in self.files if file.suffix == ".csv"]
         claims = [[claim.statement, f"**{claim.verdict}**", claim.evidence] for claim in self.claims]
-        parts = [
-            f"# {self.title}",
+        page = Page(
+            self.name,
+            self.title,
             self.setting,
-            "\n".join(pictures),
-            "## Claims",
             markdown_cells((["Claim", "Verdict", "Measured"], claims)),
-            "## Numbers",
             markdown_cells(cells_of(self.rows)),
-            f"All recorded values: {', '.join(tables)}.",
-            f"Made by `provi reproduce {self.name}` in {self.seconds:.0f} s: {surroundings()}. This page is "
-            f"written by the run; do not edit it.",
-        ]
-        return "\n\n".join(parts) + "\n"
+            tuple(file.name for file in self.files if file.suffix in (".png", ".csv")),
+            self.date or time.strftime("%Y-%m-%d"),
+            self.where or surroundings(),
+            self.seconds,
+        )
+        (table,) = [file for file in self.files if file.name == f"{self.name}.csv"]
+        return text_of(page, self.about, read_lines(table))
 
 
 def publish(
@@ -98,14 +101,18 @@ def publish(
     rows: Sequence[Row],
     claims: Sequence[Claim],
     more: Sequence[Path] = (),
+    about: About | None = None,
+    where: str = "",
+    date: str = "",
 ) -> Report:
     """Write an experiment's picture, all that it recorded and its page into `output`, and print its report.
 
     **Arguments:** `began`: its start by `time.monotonic`; `lines`: what was recorded, for `NAME.csv`; `rows`: the
-    summary for the page; `more`: further files, written already.
+    summary for the page; `more`: further files, written already; `about`, `where`, `date`: as in `Report`.
     """
     files = (save_figure(picture, output / f"{name}.png"), write_rows(output / f"{name}.csv", lines), *more)
-    report = Report(name, title, setting, tuple(rows), tuple(claims), files, time.monotonic() - began)
+    report = Report(name, title, setting, tuple(rows), tuple(claims), files, time.monotonic() - began, about)
+    report = dataclasses.replace(report, where=where, date=date)
     return finish(report, output)
 
 
@@ -119,9 +126,6 @@ def finish(report: Report, output: Path) -> Report:
 
 
 def surroundings() -> str:
-    """Date, processor and versions, so that a number can be traced."""
+    """Processor and versions, so that a number can be traced."""
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "equinox", "numpy"))
-    return (
-        f"{time.strftime('%Y-%m-%d')}, {platform.machine()} with {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}, {versions}"
-    )
+    return f"{platform.machine()} with {os.cpu_count()} cores, Python {platform.python_version()}, {versions}"
