@@ -339,7 +339,7 @@ def _low_rank_part(gram: Gram, jitter: Scalar, rank: int) -> PivotedCholesky:
 
 
 class StreamedPredictor(eqx.Module):
-    """The posterior process at new inputs, K not stored: variances by conjugate gradients, to a relative error of 1e-6."""
+    """The posterior process at new inputs, K not stored: variances by conjugate gradients, relative error 1e-6."""
 
     kernel: Any
     inputs: Float[Array, "terms columns"]

@@ -138,10 +138,11 @@ def put_back(arrays: Any, places: Any) -> Any:
 if TYPE_CHECKING:
     from provi.algorithms.incremental.surrogates import AbstractSurrogate
     from provi.algorithms.mirror.split import AbstractSplit
+    from provi.algorithms.proximal.projected import Projected
     from provi.families.exponential import Coordinates
 
-    Objective: TypeAlias = AbstractTarget | AbstractSurrogate | AbstractSplit
-    """What is minimised: KL(q || target) over a family, a plain sum through its surrogates, or f + h."""
+    Objective: TypeAlias = AbstractTarget | AbstractSurrogate | AbstractSplit | Projected
+    """What is minimised: KL(q || target) over a family, a plain sum through its surrogates, f + h, or F on a set."""
 
     Space: TypeAlias = AbstractFamily | AnyParameters | Coordinates
     """Where the parameters live."""

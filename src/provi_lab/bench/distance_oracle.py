@@ -141,8 +141,8 @@ def exact_moments(
     _, det = _eliminated(spread, [[] for _ in place])
     centre = [_dot(row, place) for row in rows]
     variance = [_dot(row, [_dot(line, row) for line in spread]) for row in rows]
-    floats = (np.array([float(x) for x in numbers]) for numbers in (centre, variance))
-    return *floats, float(square), _log(det) - _log(prior_det)
+    centres, variances = (np.array([float(x) for x in numbers]) for numbers in (centre, variance))
+    return centres, variances, float(square), _log(det) - _log(prior_det)
 
 
 def _rational(array: np.ndarray) -> list[list[Fraction]]:

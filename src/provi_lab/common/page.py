@@ -1,4 +1,4 @@
-"""The page of a reproduction: three lines for a visitor and a picture first, then how it was run, claims, numbers, foot.
+"""The page of a reproduction: three lines for a visitor and a picture first, then how it was run, claims, numbers.
 
 What the lines say is computed from the lines of the CSV file beside the page, by the function that the reproduction's
 own `about.py` has for that. So a page whose run takes long gets its head again from its files: `refreshed`.

@@ -81,8 +81,10 @@ def entry(item: Item, folder: Path = RESULTS) -> dict[str, Any]:
     row: dict[str, Any] = {"paper": item.paper, "what": item.what, "command": f"provi reproduce {item.name}"}
     page_file, table = folder / f"{item.name}.md", folder / f"{item.name}.csv"
     if not (page_file.is_file() and table.is_file()):
-        return row | {"complete": None, "left_out": None, "differs": about.differs, "other_settings": None} | dict.fromkeys(
-            ("seeds", "where", "date", "seconds")
+        return (
+            row
+            | {"complete": None, "left_out": None, "differs": about.differs, "other_settings": None}
+            | dict.fromkeys(("seeds", "where", "date", "seconds"))
         )
     page, lines = parts_of(page_file.read_text(encoding="utf-8"), item.name), read_lines(table)
     missing = [] if item.word else about.left_out(lines, page.setting)
@@ -119,7 +121,15 @@ def show(as_json: bool = False, folder: Path = RESULTS, console: Console | None 
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    names = ["paper", "what", "provi reproduce", "complete, or what is left out and why", "seeds", "where it ran", "date"]
+    names = [
+        "paper",
+        "what",
+        "provi reproduce",
+        "complete, or what is left out and why",
+        "seeds",
+        "where it ran",
+        "date",
+    ]
     cells = [
         [
             row["paper"],

@@ -13,8 +13,10 @@ def _head(lines: Lines) -> Head:
     good = [model for model, error in worst.items() if error <= NOTICEABLE]
     return Head(
         "largest error of a mean or an sd, in posterior sds of NUTS, over "
-        f"{count(lines, 'front_end')} languages: " + ", ".join(f"{model} {error:.2g}" for model, error in worst.items()),
-        f"a Gaussian is right to {NOTICEABLE:g} sds on {len(good)} of {len(worst)} models; on the others `fit.diagnose()` "
+        f"{count(lines, 'front_end')} languages: "
+        + ", ".join(f"{model} {error:.2g}" for model, error in worst.items()),
+        f"a Gaussian is right to {NOTICEABLE:g} sds on {len(good)} of {len(worst)} models; on the others "
+        "`fit.diagnose()` "
         f"must warn, and the tests below say whether it does",
     )
 

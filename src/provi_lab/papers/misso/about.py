@@ -55,8 +55,10 @@ def _ends(lines: Lines, posterior: str = "global") -> dict[str, tuple[float, lis
     found: dict[str, tuple[float, list[float]]] = {}
     own = [line for line in those(lines, posterior=posterior) if not line["stage"]]
     for method in values(own, "method"):
-        rates = {rate: _finite(last(those(own, method=method, rate=rate), "negative_elbo", "epoch"))
-                 for rate in values(those(own, method=method), "rate")}
+        rates = {
+            rate: _finite(last(those(own, method=method, rate=rate), "negative_elbo", "epoch"))
+            for rate in values(those(own, method=method), "rate")
+        }
         rate = min(rates, key=lambda rate: mean(rates[rate]))
         found[method] = float(rate), rates[rate]
     return found
@@ -67,7 +69,7 @@ def _finite(numbers: list[float]) -> list[float]:
 
 
 def _beside(one: list[float], other: list[float]) -> str:
-    """"better", "level" or "worse": by two standard errors of the difference, as the claims have it."""
+    """ "better", "level" or "worse": by two standard errors of the difference, as the claims have it."""
     gap = mean(one) - mean(other)
     errors = [statistics.stdev(ends) / len(ends) ** 0.5 if len(ends) > 1 else 0.0 for ends in (one, other)]
     return "level" if abs(gap) <= 2 * math.hypot(*errors) else "better" if gap < 0 else "worse"
@@ -138,7 +140,9 @@ def _left_out2a(lines: Lines, text: str) -> list[str]:
 
 
 def _left_out2b(lines: Lines, text: str) -> list[str]:
-    missing = [name for name in ("MISSO", "Adam", "Adagrad", "SAG", "BBB", "Momentum") if name not in values(lines, "method")]
+    missing = [
+        name for name in ("MISSO", "Adam", "Adagrad", "SAG", "BBB", "Momentum") if name not in values(lines, "method")
+    ]
     found = []
     if missing:
         found.append(f"{' and '.join(missing)}, which did not run for want of device time.")
@@ -157,20 +161,24 @@ def _left_out2b(lines: Lines, text: str) -> list[str]:
 FIGURE1 = About(
     name="misso-figure1",
     source="paper 001, Figure 1",
-    claim="on logistic regression with missing covariates MISSO converges in fewer passes through the data than MCEM and "
+    claim="on logistic regression with missing covariates MISSO converges in fewer passes through the data "
+    "than MCEM and "
     "SAEM",
     head=_head1,
     made=made_by({"methods": "method"}, {"passes": "passes"}),
     defaults=_defaults1,
     left_out=lambda lines, text: [
-        "The paper's own curves: its hospital data are not public, so that made-up tables of their size and the SUPPORT2 "
+        "The paper's own curves: its hospital data are not public, so that made-up tables of their size and "
+        "the SUPPORT2 "
         "study stand in for them."
     ],
 )
 FIGURE2A = About(
     name="misso-figure2a",
     source="paper 001, Figure 2(a)",
-    claim="on a Bayesian LeNet-5 (MNIST) MISSO outperforms Bayes by Backprop and Momentum and converges like Adam and SAG",
+    claim=(
+        "on a Bayesian LeNet-5 (MNIST) MISSO outperforms Bayes by Backprop and Momentum and converges like Adam and SAG"
+    ),
     head=_head2a,
     made=_made2a,
     defaults=_defaults2a,

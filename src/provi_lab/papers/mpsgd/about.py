@@ -18,7 +18,8 @@ def _head(lines: Lines) -> Head:
     helps, saves = gap["scaled PSGD"] < gap["PSGD"], gap["MPSGD"] <= 1.02 * gap["PSGD"]
     words = "holds" if helps and saves else "does not hold" if not helps and not saves else "holds in part"
     return Head(
-        f"with the constants that the theorems need, the gap falls from {start:.4g} nats to {gap['PSGD']:.4g} without and "
+        f"with the constants that the theorems need, the gap falls from {start:.4g} nats to {gap['PSGD']:.4g} "
+        "without and "
         f"{gap['scaled PSGD']:.4g} with the preconditioner; mini-batches end at {gap['MPSGD']:.4g} in "
         f"{cpu['MPSGD']:.2g} s of CPU instead of {cpu['PSGD']:.2g}. With the constants as printed single draws end at "
         f"{printed['PSGD']:.4g} and mini-batches at {printed['MPSGD']:.4g}",
@@ -39,7 +40,8 @@ def _about(number: int, base: str) -> About:
     return About(
         name=f"mpsgd-figure{number}",
         source=f"paper 004, Figure {number}",
-        claim=f"with a {base} base, scaling the steps by the adapted preconditioner improves PSGD and MPSGD significantly, "
+        claim=f"with a {base} base, scaling the steps by the adapted preconditioner improves PSGD and MPSGD "
+        "significantly, "
         f"and mini-batches save computing time",
         head=_head,
         made=made_by({"methods": "method"}, {"gradients": "gradients"}),

@@ -32,9 +32,13 @@ def _head1(lines: Lines) -> Head:
     word = "holds" if all(held) else "holds in part" if any(held) else "does not hold"
     return Head(
         f"passes through the data to within {LEVEL:g} nat of the best Gaussian, each at its best step: "
-        + ", ".join(f"{name} {passes:,.3g}" if passes < 1000 else f"{name} {passes:,.0f}" for name, passes in best.items())
-        + "; largest step that gets there: " + ", ".join(f"{name} {step:.3g}" for name, step in largest.items()),
-        f"{word}: GD {'needs' if slower else 'does not need'} ten times the passes, PG {'bears' if wider else 'does not bear'} "
+        + ", ".join(
+            f"{name} {passes:,.3g}" if passes < 1000 else f"{name} {passes:,.0f}" for name, passes in best.items()
+        )
+        + "; largest step that gets there: "
+        + ", ".join(f"{name} {step:.3g}" for name, step in largest.items()),
+        f"{word}: GD {'needs' if slower else 'does not need'} ten times the passes, PG "
+        f"{'bears' if wider else 'does not bear'} "
         f"ten times the step, and PG-SVI {'is' if alike else 'is not'} within twice the passes of PG",
     )
 
@@ -43,7 +47,11 @@ def _defaults1() -> Settings:
     from provi_lab.papers.pgsvi.figure1 import METHODS, _sweeps
 
     sweeps = _sweeps(False)
-    return {"methods": set(METHODS), "seeds": max(sweep.seeds for sweep in sweeps), "passes": max(s.longest for s in sweeps)}
+    return {
+        "methods": set(METHODS),
+        "seeds": max(sweep.seeds for sweep in sweeps),
+        "passes": max(s.longest for s in sweeps),
+    }
 
 
 def _at(lines: Lines, passes: int) -> float:
@@ -75,7 +83,9 @@ def _head2(lines: Lines) -> Head:
 def _made2(lines: Lines, text: str) -> Settings:
     """Passes and seeds are the fewest that a baseline has on a data set."""
     found = made_by({"methods": "method"}, {})(lines, text)
-    runs = [those(lines, data=data, method=name) for data in values(lines, "data") for name in found["methods"] - set(ELSE)]
+    runs = [
+        those(lines, data=data, method=name) for data in values(lines, "data") for name in found["methods"] - set(ELSE)
+    ]
     runs = [run for run in runs if run]
     finite = [run for run in runs if all(math.isfinite(float(line["gap"])) for line in run)]
     found["seeds"] = min(count(run, "seed") for run in runs)
@@ -94,25 +104,30 @@ def _left_out2(lines: Lines, text: str) -> list[str]:
     if made["passes"] < CLAIMED:
         found.append(f"USPS beyond {made['passes']} passes, for want of time.")
     if not any("(000)" in name for name in made["methods"] - set(OURS)):
-        found.append("SGD and ADADELTA with paper 000's own settings, and the authors' baselines without N/M: not run yet.")
+        found.append(
+            "SGD and ADADELTA with paper 000's own settings, and the authors' baselines without N/M: not run yet."
+        )
     return found
 
 
 FIGURE1 = About(
     name="pgsvi-figure1",
     source="paper 002, Figure 1",
-    claim="gradient descent needs many more passes than the proximal-gradient method (PG), which bears much larger steps, "
+    claim="gradient descent needs many more passes than the proximal-gradient method (PG), which bears much "
+    "larger steps, "
     "and PG-SVI, with batches of five data, is as fast as PG",
     head=_head1,
     made=made_by({"methods": "method"}, {"passes": "passes"}),
     defaults=_defaults1,
-    differs="the paper stops when the lower bound changes by less than a threshold that it does not give; here a run has "
+    differs="the paper stops when the lower bound changes by less than a threshold that it does not give; here "
+    "a run has "
     "converged when its exact gap to the best Gaussian is at most 1 nat (or 0.1).",
 )
 FIGURE2 = About(
     name="pgsvi-figure2",
     source="paper 002, Figure 2; paper 000, Figure 1",
-    claim="in GP classification PG-SVI always converges within 10 passes through the data, where SGD, ADAGRAD, RMSprop, "
+    claim="in GP classification PG-SVI always converges within 10 passes through the data, where SGD, ADAGRAD, "
+    "RMSprop, "
     "ADADELTA and ADAM need more than 100",
     head=_head2,
     made=_made2,

@@ -16,8 +16,7 @@ def _rates_head(lines: Lines) -> Head:
     held = sum(ratio >= 1 for ratio in least.values())
     return Head(
         "the least ratio of bound to measured mean error over two small logistic regressions and up to "
-        f"{max(int(line['steps']) for line in lines):,} steps: "
-        + ", ".join(words),
+        f"{max(int(line['steps']) for line in lines):,} steps: " + ", ".join(words),
         f"{'holds' if held == len(least) else 'does not hold everywhere'}: the bounds hold for {held} of {len(least)} "
         f"theorems, with much room to spare; the slopes are in the table of claims",
     )
@@ -45,8 +44,11 @@ def _sticking_head(lines: Lines) -> Head:
         return float(own[0]["mean"]), float(own[-1]["mean"])
 
     (start, ours), (_, theirs) = end(STICKING), end(ENTROPY)
-    bounded = [float(line["mean"]) <= float(line["bound"]) for line in those(lines, estimator=STICKING, multiple=1)
-               if float(line["mean"]) > 1e-20 * start]
+    bounded = [
+        float(line["mean"]) <= float(line["bound"])
+        for line in those(lines, estimator=STICKING, multiple=1)
+        if float(line["mean"]) > 1e-20 * start
+    ]
     return Head(
         f"at the corollary's step the mean squared distance to the optimum falls from {start:.3g} to {ours:.2g} with "
         f"sticking the landing, and stalls at {theirs:.2g} with the entropy estimator",
@@ -68,7 +70,8 @@ def _sticking_defaults() -> Settings:
 RATES = About(
     name="prox-proj-rates",
     source="paper 003, Theorems 7, 8, 10 and 11",
-    claim="with the theorems' steps, the errors of Prox-SGD and Proj-SGD stay below explicit bounds, which fall like 1/T "
+    claim="with the theorems' steps, the errors of Prox-SGD and Proj-SGD stay below explicit bounds, which "
+    "fall like 1/T "
     "for strongly convex and like 1/sqrt(T) for convex problems",
     head=_rates_head,
     made=_rates_made,
@@ -77,7 +80,8 @@ RATES = About(
 STICKING_THE_LANDING = About(
     name="stl-gaussian",
     source="paper 003, Corollary 14",
-    claim="on a Gaussian target, Proj-SGD with the sticking-the-landing estimator converges linearly, with constant steps "
+    claim="on a Gaussian target, Proj-SGD with the sticking-the-landing estimator converges linearly, with "
+    "constant steps "
     "and no floor of noise",
     head=_sticking_head,
     made=_sticking_made,

@@ -13,7 +13,9 @@ def _head(lines: Lines) -> Head:
         ends = {name: _last(lines, data, name, NATS) for name in values(those(lines, data=data), "method")}
         rival = min((name for name in RIVALS if name in ends), key=lambda name: ends[name])
         wins += ends[OURS] < ends[rival]
-        words.append(f"{data}: {OURS} {ends[OURS]:.4f} nats a held-out word, the best rival ({rival}) {ends[rival]:.4f}")
+        words.append(
+            f"{data}: {OURS} {ends[OURS]:.4f} nats a held-out word, the best rival ({rival}) {ends[rival]:.4f}"
+        )
     scores = {
         data: {name: _last(lines, data, name, EQUATION_20) for name in values(those(lines, data=data), "method")}
         for data in sets
@@ -47,7 +49,8 @@ def _left_out(lines: Lines, text: str) -> list[str]:
     if "The paper's own setting" in text:
         return []
     return [
-        "PG-SVI as the paper runs it (equation (9) with fresh draws, a constant step of 0.001, batches of two documents) "
+        "PG-SVI as the paper runs it (equation (9) with fresh draws, a constant step of 0.001, batches of two "
+        "documents) "
         "and other numbers of topics than ten are not on this page.",
     ]
 
@@ -55,15 +58,19 @@ def _left_out(lines: Lines, text: str) -> list[str]:
 FIGURE3 = About(
     name="ctm-figure3",
     source="paper 002, Figure 3",
-    claim="on the correlated topic model, proximal-gradient methods (PG-SVI, with a full and with a diagonal covariance) "
+    claim="on the correlated topic model, proximal-gradient methods (PG-SVI, with a full and with a diagonal "
+    "covariance) "
     "converge a little faster than the delta, Laplace and mean-field methods and reach a better held-out likelihood",
     head=_head,
     made=made_by({"data": "data", "methods": "method"}, {"passes": "passes"}),
     defaults=_defaults,
     left_out=_left_out,
-    differs="PG-SVI here is ProVI's own form of it. A document's Gaussian comes from the same proximal step, but with a "
+    differs="PG-SVI here is ProVI's own form of it. A document's Gaussian comes from the same proximal step, "
+    "but with a "
     "retraction that keeps the covariance positive definite, a step that is halved when the local ELBO falls, 2K + 1 "
-    "fixed points in the place of fresh draws, and iteration to convergence; the topics move by batches of 128 documents "
-    "with decaying rates. All methods share batches and rates, so that what differs are the posteriors of the documents. "
+    "fixed points in the place of fresh draws, and iteration to convergence; the topics move by batches of 128 "
+    "documents "
+    "with decaying rates. All methods share batches and rates, so that what differs are the posteriors of the "
+    "documents. "
     "The paper's rivals ran in their authors' programs.",
 )
