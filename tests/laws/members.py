@@ -311,6 +311,8 @@ class Algorithm(NamedTuple):
     locates: bool = True
     """A step that is not finite is counted, located and after some more ends the run. The natural-gradient methods that
     judge their own trials take such a step for a rejected trial: the point stays, and nobody is told."""
+    records: bool = True
+    """Has values of what it minimises; one that has none leaves the history empty."""
 
 
 def logistic(scale: str = "triangular", base: Any = None) -> Callable[[Any, float], Problem]:
@@ -503,7 +505,7 @@ def projected(dtype: Any, number: float) -> Problem:
     return Problem(target, AnyParameters(), jnp.asarray(number * np.array([0.2, 0.3]), dtype))
 
 
-PROXIMAL["projected sgd"] = Algorithm(lambda s: ProjectedSGD(0.3 * s, GROWING, 0.2 * s, 1.0), projected)
+PROXIMAL["projected sgd"] = Algorithm(lambda s: ProjectedSGD(0.3 * s, GROWING, 0.2 * s, 1.0), projected, records=False)
 
 MIRROR = {
     "proximal gradient": Algorithm(lambda s: ProximalGradient(KL(), 0.3 * s), split, stochastic=False),

@@ -107,6 +107,9 @@ def test_the_answer_is_a_point_of_the_family(name):
 @by_row
 def test_the_history_is_finite(name):
     history = runs(name).whole.history
+    if not ALGORITHMS[name].records:
+        assert len(history) == 0
+        return
     assert len(history) and history["step"][-1] == STEPS
     assert np.isfinite(history.as_array()).all()
     assert (np.diff(history["gradient_evaluations"]) >= 0).all() and not history["rejected_steps"].any()
@@ -121,7 +124,7 @@ def test_a_run_in_two_parts_ends_with_the_same_bits(name, tmp_path):
     resumed = go(algorithm, problem, checkpoint=path, resume=True)
     assert_equal_bits((resumed.point, resumed.last), (whole.point, whole.last))
     assert (resumed.num_steps, resumed.gradient_evaluations) == (STEPS, whole.gradient_evaluations)
-    np.testing.assert_array_equal(*(r.history.as_array()[-1, COMPARABLE] for r in (resumed, whole)))
+    np.testing.assert_array_equal(*(r.history.as_array()[-1:, COMPARABLE] for r in (resumed, whole)))
     assert np.isin(part.history["step"], resumed.history["step"]).all()
     with pytest.raises(ValueError, match="belongs to another run"):
         go(row.make(1.0), row.problem(np.float64, 2.0), checkpoint=path, resume=True)

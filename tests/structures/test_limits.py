@@ -1,6 +1,7 @@
 """Limits of time and memory: what would take longer than is left is not begun, what does not fit is refused."""
 
 import dataclasses
+import importlib
 import time
 
 import equinox as eqx

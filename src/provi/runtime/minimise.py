@@ -154,7 +154,6 @@ class ProjectedRun:
     mapping_bound: float | None
     step_sizes: np.ndarray
     num_draws: np.ndarray
-    history: History
     outcome: Outcome
     message: str
 
@@ -228,7 +227,6 @@ def minimise_projected(
         mapping_bound=mapping,
         step_sizes=sizes,
         num_draws=draws,
-        history=result.history,
         outcome=result.outcome,
         message=result.message,
     )
