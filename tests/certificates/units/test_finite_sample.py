@@ -92,7 +92,9 @@ def test_slopes_of_the_odd_part(coarse):
         assert found == pytest.approx(expected, rel=1e-12)
     same = Slopes(np.full(2, 2.0), np.full(2, 2.0), np.eye(2), 1.0, "")
     assert same.odd(np.ones(2)) == 0.0 and same.odd(np.eye(2)) == 0.0
-    assert Slopes(np.array([0.5]), np.array([4.0]), np.eye(2), 1.0, "").odd(np.diag([0.5, -0.25])) == 3.25
+    for low, high, expected in (([0.5, 0.9], [2.0, 4.0], 3.25), ([-3.0, 0.9], [2.0, 4.0], 4.5)):
+        unequal = Slopes(np.array(low), np.array(high), np.eye(2), 1.0, "")
+        assert unequal.odd(np.diag([0.5, -0.25])) == unequal.odd(np.array([0.5, -0.25])) == expected
 
 
 def test_slopes_of_the_even_part_cover_every_difference(coarse):
@@ -116,6 +118,8 @@ def test_slopes_of_the_even_part_cover_every_difference(coarse):
             np.linalg.norm(matrix, 2) * 0.7 / 2, rel=1e-14
         )
     assert finite_sample._even_slope(whitener, np.array([-0.3])) == 0.0
+    turned = finite_sample._even_slope(np.eye(2), np.array([[1.0, 0.9], [0.9, 1.0]]))  # not its least eigenvalue
+    assert turned == pytest.approx(0.95)
     # Nothing is narrower than the whitener where the width is round; its rounding counts, and a millionth of a millionth.
     assert finite_sample._even_slope(np.eye(2), np.eye(2)) > 0.5 * (1 + 5e-13)
     unit = coarse(finite_sample)
@@ -224,6 +228,18 @@ def sums_of(dim=2, **changed):
         location_square=0.25, moment=np.array([[0.02, 0.01], [0.01, -0.03]]), moment_square=0.15, size=2.0, excess=-1.0,
     )  # fmt: skip
     return SimpleNamespace(**{**held, **changed})
+
+
+def test_numbers_for_slopes_count_at_their_largest():
+    """In many dimensions K_0 and K_1 are multiples of the identity: what rounding of the points does is by the largest."""
+    sums, centre = sums_of(moment=np.array([0.02, -0.03])), np.array([0.04, -0.02])
+
+    def value(high, moved):
+        slopes = Slopes(np.full(2, 0.9), np.asarray(high), np.array([1.0, 0.8]), 0.05, "")
+        return finite_sample._value(sums, slopes, centre, np.zeros(2), np.zeros(2), 4.0, 10**6, 0.001, moved)[0]
+
+    flat, uneven = (value(high, 1e-3) for high in ([1.1, 1.1], [0.2, 1.1]))
+    assert flat == uneven > value([1.1, 1.1], 0.0)
 
 
 @pytest.mark.parametrize("full", [True, False])
@@ -394,6 +410,10 @@ def test_the_last_check_takes_all_that_is_left(monkeypatch):
     assert [pairs for pairs, *_ in valued] == [1024, 4096, 16384]
     _, _, valued = checks(monkeypatch, [9.0, 1.0, 0.1, 0.01], max_gradients=2 * 1024 * 16 + 1)
     assert [pairs for pairs, *_ in valued] == [1024, 15 * 1024]
+    # What is left for one more chunk of all batches is not worth a check.
+    for left in (1, 2):
+        _, _, valued = checks(monkeypatch, [9.0, 1.0, 0.1, 0.01], max_gradients=2 * 256 * left + 2 * 1024 + 1)
+        assert len(valued) == 1
     _, _, valued = checks(monkeypatch, [9.0, 1.0, 0.1, 0.01], max_gradients=2 * 256 + 1)
     assert [pairs for pairs, *_ in valued] == [256]
     for found, _, valued in (
