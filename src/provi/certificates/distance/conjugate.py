@@ -148,7 +148,7 @@ class RowProblem(AbstractProblem):
         values, pull = jax.vjp(jax.vmap(lambda row: self.likelihood.potential(row, y)), eta)
         each = jnp.ones_like(values)
         if self.multiples is not None:
-            each = each * self.multiples.astype(eta.dtype)
+            each = each * self.multiples.astype(eta.dtype)[None, :]
         return values * each, pull(each)[0]
 
     def slopes(self, w: Any) -> Any:
