@@ -130,6 +130,16 @@ class Run:
     elbo: tuple[float, float] | None = None
 
 
+def uninterrupted(found: Run) -> Run:
+    """The run of a search on the way to another: where it was interrupted, so is all of it, and not the search alone.
+
+    What went on from where a search was cut short would be another fit, and the wish to end it would be lost.
+    """
+    if found.outcome is Outcome.INTERRUPTED:
+        raise KeyboardInterrupt
+    return found
+
+
 @double_precision
 def run(
     algorithm: AbstractAlgorithm,
