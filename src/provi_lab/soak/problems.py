@@ -124,7 +124,6 @@ def _planned(number: int, **options: Any) -> provi.Fit:
 
 def _nested(number: int, **options: Any) -> provi.Fit:
     design, _ = _data(number)
-    options = {name: value for name, value in options.items() if name == "progress"}  # it has no checkpoints
     block = targets.latent.Independent(np.arange(20) % 4)
     return provi.fit(targets.LatentGaussian(design[:, 0], "gaussian", fixed=np.ones((20, 1)), blocks=block), **options)
 
@@ -143,7 +142,7 @@ FITS: dict[str, Callable[..., provi.Fit]] = {
 }
 """By structure: functions of a number, which makes another problem of the same shapes, and of `provi.fit`'s options."""
 
-RESUMABLE = tuple(name for name in FITS if name != "nested")
+RESUMABLE = tuple(FITS)
 
 
 def fitted(structure: str, number: int, **options: Any) -> provi.Fit:
