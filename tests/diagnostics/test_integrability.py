@@ -107,3 +107,20 @@ def test_a_fit_of_an_improper_density_says_so_and_has_no_certificate():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(fit.certificate), "verify", lambda self, seed: self)
         assert fit.certificate.recompute(3).gap is None  # also when it is computed again
+
+
+@pytest.mark.parametrize("name", ["flat", "one flat coordinate", "rising", "like 1 / distance"])
+def test_improper_densities_are_told_at_an_early_look(name):
+    """They took all 3000 steps, 14 million gradients, before the verdict."""
+    fit = provi.fit(provi.targets.LogDensity(IMPROPER[name][0], 2))
+    assert fit.outcome is provi.Outcome.IMPROPER and fit.num_steps <= 100
+    assert "does not seem to be integrable" in fit.message and IMPROPER[name][1] in fit.message
+    assert fit.certificate.gap is None and fit.gradient_evaluations < 200_000
+
+
+def test_a_density_without_any_curvature_is_improper_for_every_family():
+    """A smoothness of 0, which is proven, is no scale for steps: it was an error without the name of an argument."""
+    flat = provi.targets.LogDensity(lambda z: 0.0 * jnp.sum(z), 2)
+    for family in (provi.families.Gaussian(2, "diagonal"), provi.families.Student(2)):
+        fit = provi.fit(flat, family, budget=provi.Budget(steps=100))
+        assert fit.outcome is provi.Outcome.IMPROPER and fit.num_steps <= 100

@@ -2,16 +2,23 @@
 
 import dataclasses
 import importlib
+import os
 import time
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import provi
 from provi.algorithms.natural.laplace import laplace_approximation
+from provi.cli.certify import read_approximation
 from provi.core.limits import NO_LIMIT, Clock
+from provi.diagnostics.exact import line_rule
+from provi.diagnostics.optimum import _narrow_enough
+from provi.families.bases import _gamma
+from provi.frontends.stan.front_end import _read_code
 from provi.result.posterior import Posterior
 from provi.runtime.loop import estimate_elbo, largest_array
 from provi.structures import base, sampled
@@ -72,8 +79,6 @@ def test_the_search_for_a_mode_ends_with_its_share_and_does_without_a_hessian():
 
 def test_an_elbo_of_many_data_is_computed_some_draws_at_a_time(monkeypatch):
     """4096 draws of a potential of 400,000 data asked for 37 GiB."""
-    import jax
-
     loop = importlib.import_module("provi.runtime.loop")
     data = jnp.linspace(-1.0, 1.0, 1000)
     density = provi.targets.LogDensity(lambda z: -0.5 * jnp.sum((data * z[0] - z[1]) ** 2) - jnp.sum(z**2), 2)
@@ -100,3 +105,43 @@ def test_matrices_and_draws_that_do_not_fit_are_refused_with_their_size(monkeypa
     assert q.sample(10, 0).shape == (10, 300)
     with pytest.raises(ValueError, match="full scale of 2000 dimensions.*scale='diagonal'"):
         provi.families.Gaussian(2000).point(np.zeros(2000))
+
+
+def test_what_draws_and_files_ask_for_is_compared_with_the_memory_there_is(monkeypatch, tmp_path):
+    """Replicates, predictions at new rows, ArviZ's tables, a pair (mean, covariance) in a compressed archive."""
+    rng = np.random.default_rng(0)
+    design, labels = rng.normal(size=(30, 2)), np.tile([0.0, 1.0], 15)
+    fit = provi.fit(provi.targets.LogisticRegression(design, labels), progress=False)
+    np.savez_compressed(tmp_path / "q.npz", mean=np.zeros(2), covariance=np.zeros((600, 600)))
+    monkeypatch.setattr("provi.core.limits.host_bytes", lambda: 2**20)
+    for ask in (
+        lambda: fit.posterior_predictive(num_draws=10_000),
+        lambda: fit.posterior_predictive(design, num_draws=10_000),
+        lambda: fit.to_arviz(num_draws=10_000),
+        lambda: read_approximation(tmp_path / "q.npz"),
+    ):
+        with pytest.raises(ValueError, match="GiB, more than is free"):
+            ask()
+    assert fit.posterior_predictive(num_draws=10)["y"].shape == (10, 30)
+    assert (tmp_path / "q.npz").stat().st_size < 10_000
+
+
+def test_paths_that_would_be_read_for_ever_or_are_no_program_are_refused(tmp_path):
+    os.mkfifo(tmp_path / "X.npy")
+    with pytest.raises(FileNotFoundError, match="X: there is no file"):
+        provi.targets.LogisticRegression.from_blocks(tmp_path / "X.npy", np.zeros(3))
+    (tmp_path / "long.stan").write_bytes(b" " * (2**24 + 1))
+    with pytest.raises(ValueError, match="more than 16 MiB"):
+        _read_code(tmp_path / "long.stan")
+
+
+def test_loops_that_nothing_can_end_are_ended():
+    """Draws of a gamma law whose shape is no number, and a mean of exp(eta) that is infinite at any width."""
+    draws = eqx.filter_jit(_gamma)(jax.random.key(0), jnp.asarray(jnp.nan), 3, jnp.float64)
+    assert np.isnan(np.asarray(draws)).all()
+    assert np.isfinite(np.asarray(eqx.filter_jit(_gamma)(jax.random.key(0), jnp.asarray(1.0), 100, jnp.float64))).all()
+    model = provi.targets.PoissonRegression(np.ones((2, 1)), [1.0, 2.0])
+    found = eqx.filter_jit(_narrow_enough)(
+        model, line_rule(model, provi.families.Gaussian(1)), jnp.asarray([800.0]), jnp.eye(1), False
+    )
+    assert not np.isfinite(float(found.objective))

@@ -170,12 +170,10 @@ def test_bad_input_is_named(change, words):
         LatentGaussian(**arguments)
 
 
-def test_what_a_nested_fit_cannot_do_is_said(logistic, tmp_path):
+def test_what_a_nested_fit_cannot_do_is_said(logistic):
     target = logistic[0]
     with pytest.raises(ValueError, match="half an integral"):
         provi.fit(target, budget=provi.Budget(seconds=1e-3))
-    with pytest.raises(ValueError, match="checkpoint is not for"):
-        provi.fit(target, checkpoint=tmp_path / "run")
     with pytest.raises(ValueError, match="start is not for"):
         provi.fit(target, start=np.zeros(3))
     with pytest.raises(ValueError, match="brackets the evidence"):

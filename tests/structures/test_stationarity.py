@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 import provi
-from provi.structures.stopping import StationarityRule, gaussian_kl
+from provi.structures.stationarity import StationarityRule, gaussian_kl
 
 FACTOR = np.array([[0.5, 0.0], [0.3, 2.0]])
 

@@ -1,5 +1,7 @@
 """Student-t regression with unknown noise: its density against SciPy's, what it draws, what it refuses."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,3 +116,66 @@ def test_bad_input_is_named(options, words):
         StudentTRegression(X, **given)
     with pytest.raises(ValueError, match="dictionary with coefficients, sigma, nu"):
         StudentTRegression(X, Y).unconstrain({"coefficients": np.zeros(2)})
+
+
+def plane(k, n=60, columns=3, seed=5, outliers=1.0):
+    """n rows of which the first k lie exactly on a plane."""
+    rng = np.random.default_rng(seed)
+    design = rng.normal(size=(n, columns))
+    design[:, 0] = 1.0
+    y = design @ np.arange(1.0, columns + 1)
+    y[k:] += outliers * np.abs(rng.normal(size=n - k))
+    order = rng.permutation(n)
+    return design[order], y[order]
+
+
+@pytest.mark.parametrize("outliers", [1.0, 1e6])
+@pytest.mark.parametrize("columns", [1, 3, 20])
+def test_most_rows_on_a_plane_have_no_posterior_and_are_refused(columns, outliers):
+    """With k on it and n - k beside it, from k = columns + 1 + (n - k) on."""
+    fewest = math.ceil((60 + columns + 1) / 2)
+    for k in (48, 55) if columns == 20 else (fewest, 55):  # with many columns the search may miss a bare majority
+        with pytest.raises(ValueError, match=f"{k} of its 60 values are exactly a linear function of X.*sigma_prior="):
+            StudentTRegression(*plane(k, columns=columns, outliers=outliers))
+    StudentTRegression(*plane(fewest - 1, columns=columns, outliers=outliers))
+
+
+def test_planes_of_long_single_precision_and_weighted_tables_are_seen():
+    design, y = plane(3000, n=5000, columns=4)
+    with pytest.raises(ValueError, match="3000 of its 5000 values"):
+        StudentTRegression(design, y)
+    with pytest.raises(ValueError, match="40 of its 60 values"):
+        StudentTRegression(*(part.astype(np.float32) for part in plane(40)))
+    design, y = plane(30)
+    off = np.abs(y - design @ [1.0, 2.0, 3.0]) > 1e-12
+    StudentTRegression(design, y)
+    with pytest.raises(ValueError, match="30 of its 60 values"):
+        StudentTRegression(design, y, weights=np.where(off, 0.5, 1.0))
+
+
+@pytest.mark.parametrize("prior", [latent.InverseGamma(), latent.LogNormal()])
+def test_a_prior_that_vanishes_at_zero_makes_a_posterior(prior):
+    StudentTRegression(*plane(50), sigma_prior=prior)
+    with pytest.raises(ValueError, match="sigma_prior="):
+        StudentTRegression(*plane(50), sigma_prior=latent.Gamma(2.0, 1.0))
+
+
+def test_the_integral_over_sigma_is_infinite_where_it_is_refused_and_nowhere_else():
+    """By quadrature over log sigma and w, one column: at nu = 1 the mass of a decade of sigma grows, or shrinks."""
+    for k, grows in ((4, False), (7, True)):  # of 10: 7 >= 1 + 1 + 3
+        x, others = np.ones(10), np.array([1.0, 2.0, 3.0, 5.0, 7.0, 9.0])[: 10 - k]
+        y = np.concatenate([np.zeros(k), others])
+
+        def mass(log_sigma, x=x, y=y):
+            sigma = math.exp(log_sigma)
+            w = sigma * np.tan(np.linspace(-1.57, 1.57, 20001))  # dense where rows are fitted
+            terms = -np.log(sigma) - np.log1p(((y[:, None] - x[:, None] * w) / sigma) ** 2)
+            return np.trapezoid(np.exp(terms.sum(axis=0) - terms.sum(axis=0).max()), w), terms.sum(axis=0).max()
+
+        logs = [math.log(area) + top + math.log(s) for s in (1e-6, 1e-9) for area, top in [mass(math.log(s))]]
+        assert (logs[1] > logs[0]) == grows
+        if grows:
+            with pytest.raises(ValueError, match="sigma_prior="):
+                StudentTRegression(x[:, None], y)
+        else:
+            StudentTRegression(x[:, None], y)

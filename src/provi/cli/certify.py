@@ -82,6 +82,7 @@ def read_approximation(path: Path) -> Any:
     """What `provi.certify` takes: the pair (mean, covariance or variances) of an .npz file, or a saved fit."""
     import numpy as np
 
+    from provi.core.limits import check_memory
     from provi.result import load
 
     if not path.is_file():
@@ -95,6 +96,8 @@ def read_approximation(path: Path) -> Any:
             ) from None
     try:
         with np.load(path, allow_pickle=False) as file:
+            size = sum(member.file_size for member in file.zip.infolist())
+            check_memory("its content", size, "give the mean and the variances of a smaller q")
             arrays = {name: np.asarray(file[name]) for name in file.files}
     except Exception as error:  # a damaged archive, or one with Python objects in it
         raise ValueError(f"{path} cannot be read as arrays: {error}") from None

@@ -213,8 +213,6 @@ def _formula_answer(
 ) -> Answer:
     if formula is None or family is None:
         raise ValueError("--formula and --family go together: --formula 'y ~ x + (1 | g)' --family gaussian.")
-    if options.saving:
-        raise ValueError("--checkpoint cannot be used with --formula, whose fit is not made of steps: --save keeps it.")
     if is_model_file(source):
         raise ValueError(f"--formula is for tables; {source} is a model file, which says all about its data itself.")
     given = [field.name for field in dataclasses.fields(table) if getattr(table, field.name) != field.default]

@@ -26,7 +26,7 @@ def formula_answer(source: str, formula: str, family: str, decimal_comma: bool, 
     progress = False if options.progress is None else options.progress
     model: Any = MixedModel(
         formula, columns, family=family, tol=options.tol, confidence=options.confidence, budget=options.budget,
-        random_state=options.seed, progress=progress,
+        random_state=options.seed, progress=progress, **options.saving,
     )  # fmt: skip
     with warnings.catch_warnings(record=True) as caught:
         # What they say stands in the description and in the verdict; with --quiet they are all that does.

@@ -125,6 +125,7 @@ def _user_folder() -> Path | None:
 
 def _check(file: Path, name: str, source: Source) -> None:
     """The file is the known one, or holds the same arrays (as one made from a download does)."""
+    check_memory(f"{file}", file.stat().st_size, "it is not the data set")
     content = file.read_bytes()
     found = hashlib.sha256(content).hexdigest()
     if found == source.file_sha256:

@@ -31,6 +31,7 @@ from provi.targets.gaussian import Gaussian
 from provi.targets.linear_model import AbstractLinearModel
 
 TOLERANCE, ACCEPTABLE, LARGEST_ITERATIONS, LARGEST_SPREAD = 1e-11, 1e-8, 500, 25.0
+_MOST_NARROWINGS = 600  # 4^600 is beyond floating point, where nothing becomes finite any more
 """Gradient norms to stop at and to accept when rounding stops the progress; the range of the quadrature."""
 
 
@@ -197,7 +198,7 @@ def _narrow_enough(
 ) -> _Iterate:
     """The start, with a larger precision where the objective of an unbounded link is infinite."""
     return jax.lax.while_loop(
-        lambda current: ~jnp.isfinite(current.objective),
-        lambda current: _evaluate(model, rule, loc, 4 * current.precision, diagonal),
-        _evaluate(model, rule, loc, precision, diagonal),
-    )
+        lambda carry: ~jnp.isfinite(carry[0].objective) & (carry[1] < _MOST_NARROWINGS),
+        lambda carry: (_evaluate(model, rule, loc, 4 * carry[0].precision, diagonal), carry[1] + 1),
+        (_evaluate(model, rule, loc, precision, diagonal), jnp.zeros((), int)),
+    )[0]

@@ -217,6 +217,10 @@ def directions(key: RandomKey, num: int, dim: int, dtype: Any) -> Draws:
     return normal / jnp.sqrt(jnp.sum(normal**2, axis=1, keepdims=True))
 
 
+_MOST_PROPOSALS = 1000
+"""A proposal is accepted with a probability above 0.95 for every shape from 1 on."""
+
+
 def _gamma(key: RandomKey, shape: Scalar, num: int, dtype: Any) -> Float[Array, "num 1"]:
     """Exact draws of Gamma(shape, 1), shape >= 1, by Marsaglia and Tsang's rejection method.
 
@@ -239,7 +243,10 @@ def _gamma(key: RandomKey, shape: Scalar, num: int, dtype: Any) -> Float[Array, 
         return round_number + 1, jnp.where(accepted & ~done, offset * cube, values), done | accepted
 
     start = (jnp.zeros((), jnp.int32), jnp.zeros((num, 1), dtype), jnp.zeros((num, 1), bool))
-    return jax.lax.while_loop(lambda carry: ~jnp.all(carry[2]), propose, start)[1]
+    # Of a shape that is no number nothing is ever accepted: then the draws are none, either.
+    going = lambda carry: ~jnp.all(carry[2]) & (carry[0] < _MOST_PROPOSALS)  # noqa: E731
+    _, values, done = jax.lax.while_loop(going, propose, start)
+    return jnp.where(done, values, jnp.nan)
 
 
 def safe_sqrt(x: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from provi.core.arguments import check_count
+from provi.core.limits import check_memory
 from provi.diagnostics.loo import log_densities
 from provi.diagnostics.pareto import FEWEST_WEIGHTS, pareto_k
 
@@ -30,6 +31,9 @@ def to_arviz(fit: Any, num_draws: int = 1000, seed: int = 0, *, predictive: bool
     target, posterior = fit.target, fit.posterior
     if target is None:
         raise ValueError("to_arviz needs the target: provi.load(path, target=target).")
+    data = sum(np.size(value) for value in target.observed_data.values())
+    needed = 8 * check_count("num_draws", num_draws) * (3 * target.dim + (4 if predictive else 2) * data)
+    check_memory(f"num_draws={num_draws} with the log-likelihoods of {data} data", needed, "take fewer")
     z = posterior.sample(check_count("num_draws", num_draws), check_count("seed", seed, minimum=0))
     log_p, log_q = log_densities(target, posterior.family, posterior.point, z)
     statistics = {"lp": log_p, "log_p": log_p, "log_q": log_q}

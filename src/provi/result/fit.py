@@ -13,6 +13,7 @@ from provi.certificates.bounds import at_most
 from provi.certificates.certificate import Certificate, evidence_bracket
 from provi.certificates.distance.bound import Deferred, EvidenceBracket
 from provi.core.arguments import available_bytes, check_count
+from provi.core.limits import check_memory
 from provi.core.notebook import as_html
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.diagnostics.loo import LeaveOneOut, leave_one_out, log_densities
@@ -271,6 +272,8 @@ class Fit:
         if counts:
             num_draws, seed, *_ = (*numbers, seed)
         if counts or not new:
+            data = sum(np.size(value) for value in target.observed_data.values())
+            check_memory(f"num_draws={num_draws} for {data} data", 16.0 * num_draws * data, "take fewer")
             found = target.predict(self.posterior.sample(num_draws, seed), seed)
         elif target.takes_new_data:
             found = target.predict_new(self.posterior.sample(num_draws, seed), seed, *new)

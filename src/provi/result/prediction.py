@@ -15,6 +15,7 @@ from scipy.special import softmax
 
 from provi.core.arguments import as_array, check_count, check_length
 from provi.core.frames import is_frame, listed, matched_numbers
+from provi.core.limits import check_memory
 from provi.data.encoding import TableEncoding
 from provi.data.tables import as_table
 from provi.families.bases import AbstractBase, Normal, marginal_quantile
@@ -177,6 +178,8 @@ class SphericalRows(AbstractNewRows):
             return mean, sd, mean - width * sd, mean + width * sd
         parts, size = [], max(1, _NUMBERS_AT_ONCE // num_draws)
         rng = np.random.default_rng([seed, 1])
+        if not isinstance(self.base, Normal):
+            _check_draws(num_draws, self.mean)
         every = None if isinstance(self.base, Normal) else self.joint(num_draws, seed)
         for start in range(0, len(self.mean), size):
             here = slice(start, start + size)
@@ -236,6 +239,12 @@ def predict(
     return Prediction(mean, sd, lower, upper, Latent(*linear), kind, interval, encoding.labels, notes)
 
 
+def _check_draws(num_draws: int, table: Any) -> None:
+    """Predictors of all rows at all draws, and the responses."""
+    rows = len(table) if hasattr(table, "__len__") else 1
+    check_memory(f"num_draws={num_draws} for {rows} rows", 24.0 * num_draws * rows, "take fewer draws or fewer rows")
+
+
 def draw_new(fit: Any, X_new: Any, num_draws: int, seed: int, **given: Any) -> np.ndarray:
     """New responses (draws, rows) at draws of the posterior, in the unit of the response."""
     encoding, table = fit.encoding, X_new
@@ -246,6 +255,7 @@ def draw_new(fit: Any, X_new: Any, num_draws: int, seed: int, **given: Any) -> n
             raise ValueError(f"The new table has missing entries, the first in row {int(np.argmax(gone)) + 1}.")
         given |= {"offset": shift} if encoding.moves else {}
     rows = new_rows(fit, table, **given)
+    _check_draws(num_draws, table)
     found = rows.responses(check_count("num_draws", num_draws), check_count("seed", seed, minimum=0))
     if found is None:
         raise ValueError(no_draw(fit.target.likelihood))

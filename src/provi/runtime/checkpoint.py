@@ -2,14 +2,18 @@
 
 The last two are kept, `run.ckpt` and `run.ckpt.previous`: where the last one is damaged, the run goes on from the one
 before it, and says so.
+
+What is no run of steps but a search, whose every call is a function of the results before it, keeps a `Journal` of
+them: the search begins again, and reads what it has computed before.
 """
 
 import dataclasses
 import hashlib
 import json
 import re
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +28,7 @@ from provi.runtime.record import History
 
 _FORMATS = ("provi-checkpoint-1", "provi-checkpoint-2")
 _WHAT = "a ProVI checkpoint"
+_JOURNAL_FORMATS, _JOURNAL = ("provi-journal-1",), "the checkpoint of a ProVI search"
 _NUMBERS_AT_ONCE = 2**22
 _REMEDY = "Pass resume=False to start afresh, or give the path of an intact checkpoint."
 
@@ -168,29 +173,120 @@ def load_checkpoint(path: Path, like: Any, identity: Identity) -> Saved:
     found, error = _intact(path, read)
     if error is None:
         return found
-    warnings.warn(
-        f"{error} The run goes on from the checkpoint before it, {previous_of(path)}.",
-        stacklevel=2,
-    )
+    _warn_of(error, path)
     return dataclasses.replace(found, segments=found.segments + 1)
 
 
-def _intact(path: Path, read: Any) -> tuple[Any, DamagedFileError | None]:
+def _warn_of(error: DamagedFileError, path: Path) -> None:
+    text = f"{error} The run goes on from the checkpoint before it, {previous_of(path)}."
+    warnings.warn(text, stacklevel=3)
+
+
+class Pace:
+    """When to write next: at once, after one second, two, four, ... and then every `seconds`.
+
+    Early ones are further apart where writing takes long.
+    """
+
+    _FIRST, _SHARE_OF_WRITING = 1.0, 10
+
+    def __init__(self, seconds: float | int) -> None:
+        self.seconds, self.wait, self.due = seconds, 0.0, time.monotonic()
+
+    def written(self, began: float) -> None:
+        """After a file whose writing began at this time, by `time.monotonic`."""
+        taken = time.monotonic() - began
+        self.wait = min(self.seconds, max(self._FIRST, 2 * self.wait, self._SHARE_OF_WRITING * taken))
+        self.due = time.monotonic() + self.wait
+
+
+class Journal:
+    """The results of a search in the order in which it asked for them: PyTrees of arrays on the host.
+
+    **Arguments:**
+
+    - `path`: where they are saved; None for nowhere. - `identity`: of all that the results depend on.
+    - `like`: the structure of a result. - `writes`: whether this process saves.
+    - `interrupted`: whether a signal was seen that Python may have forgotten; then the next result is not computed.
+    """
+
+    def __init__(
+        self, path: Path | None, identity: Identity | None, seconds: float | int, like: Any, writes: bool = True
+    ) -> None:
+        self.path, self.identity, self.pace, self.writes = path, identity, Pace(seconds), writes
+        self.interrupted: Callable[[], bool] = lambda: False
+        self.structure = jax.tree.structure(like)
+        self.results: list[list[np.ndarray]] = []
+        self.known = self.asked = self.saved = 0
+
+    def read(self, path: Path) -> None:
+        """Begin with what is saved there."""
+
+        def results(file: Any) -> list[list[np.ndarray]]:
+            metadata = file.metadata()
+            if self.identity is None or not self.identity.is_of(metadata):
+                raise ValueError(
+                    f"checkpoint {path} belongs to another run (other data, model, tol or seed). Pass resume=False to "
+                    f"start afresh, or the arguments of the first call."
+                )
+            sizes = range(self.structure.num_leaves)
+            return [[file.get_tensor(f"{k}/{i}") for i in sizes] for k in range(json.loads(metadata["results"]))]
+
+        self.results, error = _intact(path, results, _JOURNAL_FORMATS, _JOURNAL)
+        self.known = self.saved = len(self.results)
+        if error is not None:
+            _warn_of(error, path)
+
+    def result(self, compute: Callable[[], Any]) -> Any:
+        """The next result: one of those that were read, or computed now."""
+        if self.path is None:
+            return compute()
+        place, self.asked = self.asked, self.asked + 1
+        if place >= self.known:
+            if self.interrupted():
+                raise KeyboardInterrupt
+            self.results.append([np.asarray(leaf) for leaf in jax.tree.leaves(compute())])
+            if time.monotonic() >= self.pace.due:
+                self.save()
+        return jax.tree.unflatten(self.structure, self.results[place])
+
+    def save(self) -> None:
+        """Write what there is; where that fails, there is a warning, and the search goes on."""
+        if self.path is None or self.identity is None or not self.writes or len(self.results) == self.saved:
+            return
+        began = time.monotonic()
+        tensors = {f"{k}/{i}": leaf for k, leaves in enumerate(self.results) for i, leaf in enumerate(leaves)}
+        metadata = {
+            "format": _JOURNAL_FORMATS[-1],
+            "identity": self.identity.whole,
+            "model": self.identity.without_start,
+            "devices": json.dumps(self.identity.devices),
+            "results": json.dumps(len(self.results)),
+        }
+        try:
+            write_tensors(self.path, tensors, metadata, keep=previous_of(self.path))
+            self.saved = len(self.results)
+        except OSError as error:
+            warnings.warn(f"The checkpoint was not written, and the search goes on without it. {error}", stacklevel=4)
+        self.pace.written(began)
+
+
+def _intact(path: Path, read: Any, *kind: Any) -> tuple[Any, DamagedFileError | None]:
     """What `read` makes of the checkpoint or, where that is damaged, of the one before, and what was damaged."""
     try:
-        return _opened(path, read), None
+        return _opened(path, read, *kind), None
     except DamagedFileError as error:
         before = previous_of(path)
         if before.exists():
             try:
-                return _opened(before, read), error
+                return _opened(before, read, *kind), error
             except DamagedFileError:
                 pass
         raise DamagedFileError(f"checkpoint {error} {_REMEDY}") from None
 
 
-def _opened(path: Path, read: Any) -> Any:
-    with opened_tensors(path, _FORMATS, _WHAT) as file:
+def _opened(path: Path, read: Any, formats: Sequence[str] = _FORMATS, what: str = _WHAT) -> Any:
+    with opened_tensors(path, formats, what) as file:
         metadata = file.metadata()
         if metadata["format"] == _FORMATS[0] and metadata["digest"] != _first_digest(file):
             raise DamagedFileError(f"{path} is damaged: its numbers are not those that were saved.")

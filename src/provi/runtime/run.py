@@ -6,7 +6,7 @@ import dataclasses
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from provi.core.files import remove_drafts, sole_use, try_writing
 from provi.core.interpreter import instant_jit
 from provi.core.randomness import folded, key_of, split_key
 from provi.runtime.checkpoint import (
+    Journal,
+    Pace,
     Saved,
     identity_of,
     load_checkpoint,
@@ -80,7 +82,6 @@ def as_budget(value: Any) -> Budget:
 
 _NO_LIMIT = 2**62
 _BLOCK_SECONDS = 0.5  # how long the compiled loop may go without reporting to the host
-_FIRST_CHECKPOINTS, _SHARE_OF_WRITING = 1.0, 10  # seconds between the first two; between early ones, in their own time
 CHECKPOINT_SECONDS = 30.0
 """From one checkpoint to the next, unless the user says otherwise."""
 
@@ -128,6 +129,16 @@ class Run:
     gradient_evaluations: int
     seconds: float
     elbo: tuple[float, float] | None = None
+
+
+def uninterrupted(found: Run) -> Run:
+    """The run of a search on the way to another: where it was interrupted, so is all of it, and not the search alone.
+
+    What went on from where a search was cut short would be another fit, and the wish to end it would be lost.
+    """
+    if found.outcome is Outcome.INTERRUPTED:
+        raise KeyboardInterrupt
+    return found
 
 
 @double_precision
@@ -201,6 +212,40 @@ def check_checkpoint(path: Any, seconds: float | int, resume: bool) -> None:
         raise ValueError(f"checkpoint={path} cannot be written ({reason}): give a path that can.") from None
 
 
+@contextlib.contextmanager
+def journal(
+    like: Any,
+    target: Any,
+    settings: Any,
+    seed: int,
+    *,
+    checkpoint: str | Path | None = None,
+    checkpoint_seconds: float | int = CHECKPOINT_SECONDS,
+    resume: bool = False,
+) -> Iterator[Journal]:
+    """The journal of a search, at `checkpoint`; saved however the block ends: an error, Ctrl-C, SIGTERM.
+
+    **Arguments:** `like`: the structure of a result. `target`, `settings`, `seed`: all that the results depend on.
+    """
+    if checkpoint is None:
+        yield Journal(None, None, checkpoint_seconds, like)
+        return
+    path = Path(checkpoint)
+    identity = identity_of((target,), settings, np.asarray(seed))
+    found = Journal(path, identity, checkpoint_seconds, like, writes=is_first())
+    with contextlib.ExitStack() as stack:
+        if is_first():
+            stack.enter_context(sole_use(path, "checkpoint"))
+            remove_drafts(path)
+        if resume:
+            with checkpoint_of_first(path) as there:
+                if there is not None:
+                    found.read(there)
+        found.interrupted = stack.enter_context(termination_interrupts())
+        stack.callback(found.save)
+        yield found
+
+
 class _Driver:
     """The host's side of a run. The loop itself is `runtime.loop.advance`."""
 
@@ -228,7 +273,7 @@ class _Driver:
                 if found is not None:
                     self._resume(found)
         self.began = time.monotonic()
-        self.wait, self.due = 0.0, self.began if self.path else math.inf
+        self.writing = Pace(self.checkpoint_seconds)
 
     def _resume(self, path: Path) -> None:
         places = places_of(self.carry)
@@ -293,7 +338,7 @@ class _Driver:
                         if not self.recorded(self.step):
                             self.record()
                         return ended
-                    if time.monotonic() >= self.due:
+                    if self.path is not None and time.monotonic() >= self.writing.due:
                         self.save()
                 if not self.recorded(record):
                     self.record()
@@ -374,10 +419,7 @@ class _Driver:
             save_checkpoint(self.path, saved, self.identity)
         except OSError as error:
             warnings.warn(f"The checkpoint was not written, and the run goes on without it. {error}", stacklevel=4)
-        taken = time.monotonic() - began
-        early = max(_FIRST_CHECKPOINTS, 2 * self.wait, _SHARE_OF_WRITING * taken)
-        self.wait = min(self.checkpoint_seconds, early)
-        self.due = time.monotonic() + self.wait
+        self.writing.written(began)
 
     def result(self, outcome: Outcome) -> Run:
         state, health = self.carry.state, self.carry.health

@@ -17,6 +17,7 @@ from provi.families.mixture import GaussianMixture
 from provi.families.pushed import Flow, Skewed
 from provi.families.richer import LARGEST_DIMENSION, Student
 from provi.result.fit import Fit
+from provi.runtime.record import Outcome
 from provi.structures.richer import modes_seen
 from provi.targets.base import AbstractTarget
 
@@ -65,6 +66,8 @@ def fit_automatically(fit_one: Callable[..., Fit], target: AbstractTarget) -> Fi
         seen = modes_seen(posterior.family, posterior.point, first.modes) if first.modes.found else posterior.modes
         found = dataclasses.replace(found, posterior=dataclasses.replace(posterior, modes=seen))
         tried.append((name, _diagnosed(found), found))
+        if found.outcome is Outcome.INTERRUPTED:
+            return _said(found, tried, "at which it was interrupted")
         several = several and not (name == "mixture" and _is_enough(tried[-1][1]))
         if _is_enough(tried[-1][1]):
             break

@@ -129,7 +129,7 @@ class AbstractStructure(abc.ABC):
     def first_point(self) -> Any:
         """Where an algorithm of the user's choice begins: at the default location, as narrow as the best member."""
         smoothness = self.target.constants.smoothness
-        scale = smallest_scale(float(smoothness.value)) if smoothness.known else 1.0  # pyright: ignore
+        scale = smallest_scale(float(smoothness.value)) if smoothness.known and smoothness.value else 1.0
         return self.family.point(self.target.default_location, scale, self.target.dtype)
 
     def on(self, mesh: Mesh) -> "AbstractStructure":

@@ -15,7 +15,7 @@ from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
 from provi.families.location_scale import Gaussian, LocationScale, Point
 from provi.runtime.loop import estimate_elbo
-from provi.runtime.run import Budget, run
+from provi.runtime.run import Budget, run, uninterrupted
 from provi.structures.base import AbstractStructure, Answer, Request, check_finite, check_finite_values
 from provi.structures.sampled import AbstractSampled
 from provi.structures.stopping import run_sampled
@@ -117,14 +117,16 @@ def _choose_start(target: AbstractTarget, family: LocationScale, modes: Modes, r
         return points[0], spent
     narrow = family.point(target.default_location, _NARROW, target.dtype)
     entrants = [
-        run(
-            StochasticNaturalGradient(),
-            target,
-            family,
-            entrant,
-            seed=request.seed,
-            num_steps=_RACE_STEPS,
-            progress=False,
+        uninterrupted(
+            run(
+                StochasticNaturalGradient(),
+                target,
+                family,
+                entrant,
+                seed=request.seed,
+                num_steps=_RACE_STEPS,
+                progress=False,
+            )
         )
         for entrant in (*points[:_MOST_ENTRANTS], narrow)
     ]

@@ -23,7 +23,7 @@ from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
 from provi.families.location_scale import Gaussian, LocationScale, Point
 from provi.runtime.record import Outcome
-from provi.runtime.run import Run, run
+from provi.runtime.run import Run, run, uninterrupted
 from provi.structures.base import AbstractStructure, Answer, Difference, Request, measured_gradients, within
 from provi.structures.stopping import CERTIFICATE_PASSES, run_proven
 from provi.targets.base import AbstractTarget, Constants
@@ -203,7 +203,7 @@ def warm_start(target: AbstractLinearModel, family: LocationScale, point: Point,
         return progress is not None and progress.gap < SAMPLE_GAP * dim
 
     options = {"seed": request.seed, "num_steps": MOST_SAMPLE_STEPS, "num_records": 1, "progress": False}
-    found = run(algorithm, sample, family, point, stop=near, **options)
+    found = uninterrupted(run(algorithm, sample, family, point, stop=near, **options))
     start = _for_all_rows(target, family, found.point, stride)
     passes = -(-found.gradient_evaluations // stride)
     return None if start is None else dataclasses.replace(found, point=start, gradient_evaluations=passes)

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from provi.algorithms.natural.conditional import MOST_STEPS, Fitted, fit_conditional
+from provi.algorithms.natural.conditional import MOST_STEPS, Fitted, Point, batch_of, check_memory, fit_conditional
 from provi.algorithms.natural.corrected import (
     LARGEST_RESPONSE,
     NODES,
@@ -35,14 +35,14 @@ from provi.certificates.build import Evidence, Query
 from provi.certificates.certificate import Assumption, Certificate
 from provi.certificates.distance.bound import Deferred
 from provi.certificates.distance.nested import ON_NODES, nested_bound, provable
-from provi.core.arguments import available_bytes
 from provi.core.devices import divided, on_host, over_draws
 from provi.core.interpreter import weighed_jit
 from provi.families.base import AbstractFamily
 from provi.families.nested import NestedGaussian, NestedPoint, joined
 from provi.result.nested import NestedPosterior
+from provi.runtime.checkpoint import Journal
 from provi.runtime.record import History, Outcome, ProgressBar
-from provi.runtime.run import Run
+from provi.runtime.run import Run, journal
 from provi.structures.base import AbstractStructure, Answer, Difference, Request
 from provi.structures.integration import (
     IntegrationError,
@@ -57,9 +57,8 @@ from provi.structures.integration import (
 from provi.targets.base import AbstractTarget, Constants
 from provi.targets.latent.model import AbstractLatentGaussian
 
-_LARGEST_GRID, _SEARCH_TOL, _CHUNK = 4, 1e-3, 16
-_NUMBERS_AT_ONCE, _CORRECTION_WORK, _MOST_DRAWS, _PROBE = 2**18, 4e7, 1024, 0.02
-_LARGEST_BATCHED, _STREAM = 8, 19
+_LARGEST_GRID, _SEARCH_TOL = 4, 1e-3
+_CORRECTION_WORK, _MOST_DRAWS, _PROBE, _STREAM = 4e7, 1024, 0.02, 19
 _QUICK = 3e5
 """Nodes times data times effects up to which printing a fit may compute its brackets: about a second."""
 
@@ -98,19 +97,19 @@ class Nested(AbstractStructure):
         """Explore, integrate, correct."""
         if start is not None:
             raise ValueError("start is not for latent Gaussian models: their search begins at typical hyperparameters.")
-        if request.options.get("checkpoint") is not None:
-            raise ValueError("checkpoint is not for latent Gaussian models: save the fit instead, fit.save(path).")
         began, target = time.perf_counter(), self.model
         check_memory(target)
-        search = Search(target, request.tol, request.options.get("progress"), request.budget.seconds)
-        try:
-            with search.bar:
-                found = search.result(request.seed)
-        except TimeoutError:
-            raise ValueError(
-                f"budget.seconds={request.budget.seconds} ended during the search over hyperparameters, and half an "
-                f"integral is none: allow more."
-            ) from None
+        like, options = Fitted(Point(*range(7)), 0, 0), {k: v for k, v in request.options.items() if k != "progress"}
+        with journal(like, target, np.asarray(request.tol), request.seed, **options) as kept:
+            search = Search(target, request.tol, request.options.get("progress"), request.budget.seconds, kept)
+            try:
+                with search.bar:
+                    found = search.result(request.seed)
+            except TimeoutError:
+                raise ValueError(
+                    f"budget.seconds={request.budget.seconds} ended during the search over hyperparameters, and half "
+                    f"an integral is none: allow more (with checkpoint= and resume=True it goes on from there)."
+                ) from None
         certificate = self._certificate(found, request.confidence, request.seed)
         elbo = found.lower
         # Of the means of the terms; what is proven has the bound of each datum instead.
@@ -214,19 +213,18 @@ class Found:
         return Outcome.TOLERANCE, f"integrated over {nodes}; estimated error {self.error.log_evidence:.1g} nats"
 
 
-def batch_of(target: AbstractLatentGaussian) -> int:
-    """How many nodes are fitted together: many where programs are small, whose calls cost more than what they do."""
-    # Batches of larger triangular systems leave LAPACK for a slow program of XLA's.
-    if target.layout.border > _LARGEST_BATCHED or target.layout.chained or target.layout.width > 3:
-        return 1
-    size = target.num_rows * max(target.layout.border, 4) + target.num_effects * 4
-    return int(np.clip(2 ** int(math.log2(max(_NUMBERS_AT_ONCE // size, 1))), 1, _CHUNK))
-
-
 class Search:
     """Conditional fits at any hyperparameters, in batches of one compiled program, each from its nearest neighbour."""
 
-    def __init__(self, target: AbstractLatentGaussian, tol: float, show: bool | None, seconds: float | None) -> None:
+    def __init__(
+        self,
+        target: AbstractLatentGaussian,
+        tol: float,
+        show: bool | None,
+        seconds: float | None,
+        journal: Journal | None = None,
+    ) -> None:
+        self.journal = journal
         self.target, self.tol, self.seconds = target, min(tol * 1e-3, 1e-5), seconds
         self.chunk = batch_of(target)
         self.thetas: list[np.ndarray] = []
@@ -240,14 +238,8 @@ class Search:
         parts = []
         for start in range(0, len(thetas), self.chunk):
             some = thetas[start : start + self.chunk]
-            padded = np.concatenate([some, np.repeat(some[-1:], self.chunk - len(some), axis=0)])
-            warm, cold = self._nearest(padded)
-            limits = np.asarray(tol), np.asarray(most_steps)
-            found = _fit_batch(self.target, padded, warm, cold, *limits)
-            found = _first(found, len(some))
-            if self.target.num_rows > LARGEST_RESPONSE:  # nobody asks for them again, and they are as long as the data
-                none = np.zeros((len(some), 0))
-                found = eqx.tree_at(lambda x: (x.point.slope, x.point.weight, x.point.variance), found, (none,) * 3)
+            one = partial(self._fit, some, tol, most_steps, keep)
+            found = one() if self.journal is None else self.journal.result(one)
             parts.append(found)
             self.steps += int(found.steps.sum())
             if keep:
@@ -256,6 +248,18 @@ class Search:
                 raise TimeoutError
             self.bar.update(min(len(self.thetas), _LATENT_TOTAL - 1), float(found.point.elbo[-1]))
         return jax.tree.map(lambda *x: np.concatenate(x), *parts)
+
+    def _fit(self, some: np.ndarray, tol: float, most_steps: int, keep: bool) -> Fitted:
+        """Of one batch."""
+        padded = np.concatenate([some, np.repeat(some[-1:], self.chunk - len(some), axis=0)])
+        warm, cold = self._nearest(padded)
+        found = _fit_batch(self.target, padded, warm, cold, np.asarray(tol), np.asarray(most_steps))
+        found, none = _first(found, len(some)), np.zeros((len(some), 0))
+        if not keep:
+            return Fitted(Point(none, none, none, found.point.elbo, none, none, none), found.decrement, found.steps)
+        if self.target.num_rows > LARGEST_RESPONSE:  # nobody asks for them again, and they are as long as the data
+            found = eqx.tree_at(lambda x: (x.point.slope, x.point.weight, x.point.variance), found, (none,) * 3)
+        return found
 
     def _remember(self, thetas: np.ndarray, found: Fitted) -> None:
         for k, theta in enumerate(thetas):
@@ -427,23 +431,3 @@ def _fit_batch(target: Any, thetas: Any, warm: Any, cold: Any, tol: Any, most_st
 @partial(weighed_jit, calls=3)
 def _correct_batch(target: Any, thetas: Any, points: Any, outer: Any, shares: Any, inner: Any) -> Corrected:
     return jax.lax.map(lambda pair: correct(target, pair[0], pair[1], outer, shares, inner), (thetas, points))
-
-
-def check_memory(target: AbstractLatentGaussian) -> None:
-    """`ValueError` where the run would not fit, with its size."""
-    needed = memory_of(target)
-    if needed > available_bytes():
-        raise ValueError(
-            f"The nested fit of {target.num_rows} rows and {target.num_effects} effects takes about "
-            f"{needed / 2**30:.1f} GiB, more than is free: {target.layout.border} of the effects are kept dense "
-            f"(in the border); take fewer crossed effects or fewer rows."
-        )
-
-
-def memory_of(target: AbstractLatentGaussian) -> int:
-    """Bytes of a run at its peak, about: designs and factors of a batch, and what is kept of the nodes."""
-    layout = target.layout
-    blocks = layout.count * layout.width * (layout.width * (6 if layout.chained else 3) + 3 * layout.border)
-    batch = 6 * target.num_rows * (layout.border + 6) + blocks + 4 * layout.border**2
-    kept = 64 * (target.num_rows + 3 * target.num_effects)
-    return 8 * (batch + kept)

@@ -26,7 +26,7 @@ from provi.families.base import AbstractFamily, moment_of
 from provi.families.location_scale import Gaussian, Point, square_root
 from provi.families.mixture import GaussianMixture
 from provi.families.richer import AbstractRicher, Frame
-from provi.runtime.run import Run, run
+from provi.runtime.run import Run, run, uninterrupted
 from provi.structures.base import AbstractStructure, Answer, Difference, Request, certificate_seed, measured_gradients
 from provi.structures.black_box import BlackBox, run_black_box
 from provi.targets.base import AbstractTarget, Constants
@@ -65,6 +65,7 @@ class Richer(AbstractStructure):
             point = self._first_point(gaussian, modes)
         planned, rate = PLANS[self.family.scale]
         steps = planned if request.budget.steps is None else request.budget.steps
+        steps = steps if self.memo.get("improper") is None else 1
         found = run(
             PathGradient(num_steps=steps, learning_rate=rate),
             self.target,
@@ -89,7 +90,10 @@ class Richer(AbstractStructure):
         budget = request.run_budget(gradients=0.5, seconds=0.3)
         options = {"progress": request.options.get("progress")}
         inner = dataclasses.replace(request, options=options, budget=budget)
-        answer = run_black_box(BlackBox(self.target, family), None, inner)
+        black_box = BlackBox(self.target, family)
+        answer = run_black_box(black_box, None, inner)
+        uninterrupted(answer.run)
+        self.memo["improper"] = black_box.memo.get("improper")
         return answer.run.point, answer.modes or not_searched("the Gaussian fit made no search")
 
     def _first_point(self, gaussian: Point, modes: Modes) -> Any:
@@ -152,6 +156,8 @@ class Richer(AbstractStructure):
         convexity = self.target.constants.strong_convexity
         if convexity.status in ("proven", "declared") and convexity.value and convexity.value > 0:
             return None
+        if self.memo.get("improper") is not None:
+            return self.memo["improper"]
         mean, covariance = (np.asarray(moment_of(self.family, point, name)) for name in ("mean", "covariance"))
         if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
             return None

@@ -57,7 +57,10 @@ class AbstractSampled(AbstractStructure):
         convexity = self.target.constants.strong_convexity
         if convexity.status in ("proven", "declared") and convexity.value and convexity.value > 0:
             return None
-        return refute_integrability(self.target, self.family, point, seed=seed)
+        # It is said of the density: once seen, from whatever q, it is not looked for again.
+        if self.memo.get("improper") is None:
+            self.memo["improper"] = refute_integrability(self.target, self.family, point, seed=seed)
+        return self.memo["improper"]
 
     def difference(self, point: Point, other: Point, *, delta: float, seed: int) -> Difference:
         """With common draws, and what they may miss of `point`; what they miss of `other` is on the safe side."""

@@ -14,7 +14,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy.linalg import solve
 
 from provi.algorithms.base import AbstractAlgorithm
 from provi.certificates.bounds import GapBound, at_most, spend
@@ -38,6 +37,7 @@ from provi.structures.base import (
     limited,
     within,
 )
+from provi.structures.stationarity import StationarityRule
 
 CERTIFICATE_PASSES = 3
 """What the deterministic bounds at one point cost, at most but for rare cases."""
@@ -48,6 +48,10 @@ _WORTH_TRYING, _RETRY = 0.5, 0.1
 MOST_TRIES = 6
 _FIRST_TRY, _NEXT_TRY = 0.2, 0.3
 """A certificate from draws is tried when the estimated gap is a fifth of `tol`, then at each fall to three tenths."""
+
+
+_RAY_GRADIENTS, _RESTLESS = 500, 0.1
+"""Nats that q has moved between two looks from which it is asked whether there is a density to go to."""
 
 
 class ProvenStop(AbstractStop):
@@ -229,6 +233,7 @@ class SampledStop(AbstractStop):
         self.num_gradients = spent
         self.stationarity = StationarityRule()
         self.stationary = False
+        self.improper: str | None = None
 
     def memory(self) -> dict[str, Any]:
         """Counters, where q was at the last looks, and the last try."""
@@ -255,6 +260,8 @@ class SampledStop(AbstractStop):
 
     def __call__(self, state: Any) -> bool:
         still = self._looks_stationary(state)
+        if self._is_improper(state):
+            return True
         if self.nothing_known:
             self.stationary = still
             return still
@@ -293,6 +300,8 @@ class SampledStop(AbstractStop):
     def last_certificate(self, found: Run) -> Certificate:
         """The certificate of the result: the one that ended the run, or another try."""
         ended = found.outcome is Outcome.TOLERANCE
+        if self.improper is not None:
+            return self.structure.certificate(found.point, confidence=self.request.confidence, max_gradients=0)
         if self.stationary and self.certificate is None and self.tried is not None:
             self.certificate = self._repeat(self.tried)  # as it was before an interruption
         if self.certificate is not None and (self.reached or self.stationary or (ended and self.limited)):
@@ -308,6 +317,8 @@ class SampledStop(AbstractStop):
         """Why this rule ended the run short of the tolerance; None where something else did."""
         if found.outcome is not Outcome.TOLERANCE:
             return None
+        if self.improper is not None:
+            return Outcome.IMPROPER, f"{Outcome.IMPROPER.value} ({self.improper})"
         if self.stationary:
             return Outcome.STATIONARY, "the approximation has stopped moving (a heuristic: nothing is proven)"
         shown = "none" if certificate.gap is None else at_most(certificate.gap)
@@ -340,6 +351,16 @@ class SampledStop(AbstractStop):
             clock=self.request.clock,
         )
         return at_confidence(certificate, self.request.confidence)
+
+    def _is_improper(self, state: Any) -> bool:
+        """Whether the density does not fall along some direction: a q that is still on its way may have none to go to.
+
+        Without this, a flat density took all its steps, 14 million gradients, before the same was said of it.
+        """
+        if not self.stationarity.moved > _RESTLESS or not self.request.clock.pays_for(_RAY_GRADIENTS, programs=2):
+            return False
+        self.improper = self.structure.improper_direction(state.point, seed=self.request.seed)
+        return self.improper is not None
 
     def _in_time(self) -> bool:
         """Whether there is time for a certificate; a try that must be left out says nothing of the target."""
@@ -398,53 +419,3 @@ def calls_before(request: Request) -> int:
     """In how many calls the run that is resumed was made so far."""
     path = request.options.get("checkpoint")
     return 0 if path is None or not request.options.get("resume") else saved_segments(Path(path))
-
-
-class StationarityRule:
-    r"""A heuristic stop where nothing can be proven: does q still move?
-
-    q is looked at after 40 steps, 60, 90, 135, ... (each half as many again); it looks stationary when it has moved by
-    at most half of `tol` since each of the last two looks, $KL(q_{then} \| q_{now}) \le tol/2$. A method that
-    converges moves less and less in each of these growing spans, so that what is left is of the order of the last
-    span's; one that wanders in its noise moves as far in each. It proves nothing: a method that is stuck does
-    not move either.
-
-    It takes the place of split R-hat over the iterates and the precision of their average (Dhaka et al. 2020), which
-    asks for fifty times the gradients here: it was made for steps of constant size, and those of the natural gradient
-    shrink with the noise, so that consecutive iterates hardly differ.
-    """
-
-    _FIRST, _GROWTH, _NEEDED = 40, 1.5, 2
-
-    def __init__(self) -> None:
-        self.calls, self.next_look = 0, self._FIRST
-        self.seen: list[tuple[np.ndarray, np.ndarray]] = []
-
-    def memory(self) -> dict[str, Any]:
-        """The counters, and where q was."""
-        seen = {f"seen/{i}/{part}": pair[part] for i, pair in enumerate(self.seen) for part in (0, 1)}
-        return {"looks": len(self.seen), "calls": self.calls, "next_look": self.next_look, **seen}
-
-    def recall(self, memory: dict[str, Any]) -> None:
-        """The inverse of `memory`."""
-        self.calls, self.next_look = int(memory["calls"]), int(memory["next_look"])
-        self.seen = [(memory[f"seen/{i}/0"], memory[f"seen/{i}/1"]) for i in range(memory["looks"])]
-
-    def stationary(self, loc: Any, factor: Any, tol: float) -> bool:
-        """Whether q = N(loc, factor factor') is within tol/2 nats of where it was at both of the last two looks."""
-        self.calls += 1
-        if self.calls < self.next_look:
-            return False
-        self.next_look = int(self._GROWTH * self.calls)
-        now = np.asarray(loc, np.float64), np.asarray(factor, np.float64)
-        near = len(self.seen) == self._NEEDED and all(gaussian_kl(*then, *now) <= tol / 2 for then in self.seen)
-        self.seen = [*self.seen[1 - self._NEEDED :], now]
-        return near
-
-
-def gaussian_kl(loc: np.ndarray, factor: np.ndarray, other_loc: np.ndarray, other_factor: np.ndarray) -> float:
-    """KL(N(loc, factor factor') || N(other_loc, other_factor other_factor')); infinite where it is not a number."""
-    ratio = solve(other_factor, np.column_stack([factor, loc - other_loc]))
-    _, log_determinant = np.linalg.slogdet(ratio[:, :-1])
-    value = 0.5 * float(np.sum(ratio**2)) - 0.5 * len(loc) - float(log_determinant)
-    return value if np.isfinite(value) else np.inf

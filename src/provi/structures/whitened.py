@@ -141,6 +141,8 @@ def run_rounds(
         enough = within(certificate, request) or limited(certificate, request)
         if enough or not found.outcome.ok or certificate.status == "none":
             break
+        if certificate.status == "conditional" and structure.improper_direction(found.point, seed=request.seed):
+            break
     assert found is not None  # rounds >= 1
     otherwise = None
     if certificate.gap is not None and found.outcome.ok:
@@ -192,7 +194,8 @@ def _whiten(target: AbstractTarget, family: LocationScale, laplace: LaplaceAppro
     points = int(np.clip(clock.gradients(0.2) / (3 * _NUM_PRODUCTS), 1, _NUM_POINTS))
     curvature = _largest_curvature(whitened, points)
     known = whitened.constants.smoothness
-    smoothness = float(known.value) if known.known else 4 * curvature  # pyright: ignore[reportArgumentType]
+    # A constant of 0 is that of a flat density, which has no scale.
+    smoothness = float(known.value) if known.known and known.value else 4 * curvature
     step_size, scale = largest_step_size(curvature), smallest_scale(smoothness)
     return Whitening(whitened, inner, laplace.mode, laplace.factor, step_size, scale)
 

@@ -9,6 +9,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -238,6 +239,8 @@ def block_stream(X: Any, y: Any, names: Any, check: Callable[[np.ndarray, int], 
 
 def _array(name: str, given: Any, axes: int) -> Any:
     """An array that may be mapped from disk; the path of a .npy file is."""
+    if (isinstance(given, str) or hasattr(given, "__fspath__")) and not Path(given).is_file():
+        raise FileNotFoundError(f"{name}: there is no file {given}.")  # a pipe or a device would be read for ever
     found = np.load(given, mmap_mode="r") if isinstance(given, str) or hasattr(given, "__fspath__") else given
     if not isinstance(found, np.ndarray) or found.ndim != axes or found.dtype.kind not in "fiub":
         what = f"an array of shape {found.shape} and dtype {found.dtype}" if hasattr(found, "dtype") else repr(found)

@@ -98,6 +98,7 @@ class StudentTRegression(AbstractFiniteSum):
         sigma_prior = HalfNormal(_WIDE * self._deviation()) if sigma_prior is None else sigma_prior
         self.sigma_prior = _read_prior("sigma_prior", sigma_prior, dtype)
         self.nu_prior = _read_prior("nu_prior", Gamma(2.0, 0.1) if nu_prior is None else nu_prior, dtype)
+        _check_planes(*self._rows(), float(jnp.finfo(dtype).eps), self.sigma_prior)
         self.likelihood = StudentT()
 
     @property
@@ -252,6 +253,64 @@ def _check_noise(design: np.ndarray, response: np.ndarray, weights: np.ndarray, 
     left = np.abs(response[kept] - design[kept] @ found).max()
     if weights.sum() >= rank + 1 and left <= 1e3 * unit * max(np.abs(response[kept]).max(), 1e-300):
         raise ValueError("X explains y without any residual: there is no noise, whose scale is to be estimated.")
+
+
+def _check_planes(design: np.ndarray, response: np.ndarray, weights: np.ndarray, unit: float, prior: Any) -> None:
+    r"""A `ValueError` where most rows lie exactly on a plane y = x'w, so that there is no posterior.
+
+    Of k rows on a plane, whose x have rank r, and m others, the likelihood near the plane is of the order
+    $\sigma^{\nu m - k}$ as sigma falls, and the w that are so near a share $\sigma^r$. With a prior like
+    $\sigma^{a-1}$ there (half-normal: a = 1) the integral over sigma is infinite where $k \ge r + a + \nu m$. Refused
+    is what is infinite for $\nu$ up to 1: beyond it the fits of rows with a few ties are those of any other data, and
+    the infinite part is at degrees of freedom that the prior all but excludes.
+    """
+    points = np.array([1e-100, 1e-110]) * float(prior.typical)
+    with np.errstate(all="ignore"):
+        logs = np.asarray(prior.log_density(jnp.asarray(points)), np.float64)
+    vanishing = 1 + (logs[0] - logs[1]) / math.log(1e10)
+    if not math.isfinite(vanishing):  # faster than any power
+        return
+    on = _largest_plane(design, response, weights, unit)
+    k, m = weights[on].sum(), weights[~on].sum()
+    if k >= np.linalg.matrix_rank(design[on]) + vanishing + m:
+        raise ValueError(
+            f"y: {int(on.sum())} of its {len(on)} values are exactly a linear function of X, so that the density grows "
+            f"without bound as sigma falls to 0: there is no posterior. Give sigma_prior= a law that vanishes at 0, "
+            f"such as provi.targets.latent.InverseGamma(), or leave out the rows that were not measured."
+        )
+
+
+_SAMPLE, _SHRINK, _MOST_STARTS, _STARTS_WORK = 200, 0.3, 30, 1e8
+
+
+def _largest_plane(design: np.ndarray, response: np.ndarray, weights: np.ndarray, unit: float) -> np.ndarray:
+    """The rows that lie, to rounding, on the plane that most of them lie on, if most do: a mask.
+
+    By least squares with the weights 1 / (r^2 + e^2) for falling e, of rows enough to see a majority: as sigma falls
+    the likelihood does the same. From all rows first, then from a few at random: it may end on another plane.
+    """
+    rng, dim = np.random.default_rng(_STREAM), design.shape[1]
+    chosen = np.flatnonzero(weights > 0)
+    chosen = rng.choice(chosen, min(len(chosen), max(_SAMPLE, 10 * dim)), replace=False)
+    x, y = design[chosen], response[chosen]
+    exact = 1e3 * unit * max(float(np.abs(response).max()), 1e-300)
+    on = np.zeros(len(design), bool)
+    starts = int(np.clip(_STARTS_WORK / (30 * len(y) * dim**2), 1, _MOST_STARTS))
+    for start in range(starts):
+        some = slice(None) if start == 0 else rng.choice(len(y), min(2 * dim, len(y)), replace=False)
+        found = np.linalg.lstsq(x[some], y[some], rcond=None)[0]
+        width = float(np.median(np.abs(y - x @ found)))
+        while width > 0.1 * exact:
+            root = 1 / np.hypot(y - x @ found, width)
+            found, width = np.linalg.lstsq(x * root[:, None], y * root, rcond=None)[0], _SHRINK * width
+        now = (weights > 0) & (np.abs(response - design @ found) <= exact)
+        on = now if weights[now].sum() > weights[on].sum() else on
+        if weights[on].sum() > 0.5 * weights.sum():
+            break
+    if on.any():  # with all of them, the others no longer count
+        found = np.linalg.lstsq(design[on], response[on], rcond=None)[0]
+        on = (weights > 0) & (np.abs(response - design @ found) <= exact)
+    return on
 
 
 @eqx.filter_jit

@@ -18,18 +18,22 @@ One compiled program fits a batch of hyperparameters; it is called by `structure
 its loop is inside a batch and takes a few steps only.
 """
 
+import math
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from provi.core.arguments import available_bytes
 from provi.families.conditional_gaussian import Constrained, constrained_factor
 from provi.targets.latent.model import AbstractLatentGaussian
 from provi.targets.latent_gaussian import Conditional
 from provi.targets.likelihoods.moments import LinkMoments
 
 MOST_STEPS, _SMALLEST_STEP = 60, 1e-6
+_MOST_AT_ONCE, _NUMBERS_AT_ONCE, _LARGEST_BATCHED = 16, 2**18, 8
 
 
 class Point(eqx.Module):
@@ -141,3 +145,32 @@ def fit_conditional(
 
     point, _, change, count = jax.lax.while_loop(going, body, (first, jnp.asarray(1.0), jnp.asarray(jnp.inf), 0))
     return Fitted(point, change, count)
+
+
+def batch_of(target: AbstractLatentGaussian) -> int:
+    """How many nodes are fitted together: many where programs are small, whose calls cost more than what they do."""
+    # Batches of larger triangular systems leave LAPACK for a slow program of XLA's.
+    if target.layout.border > _LARGEST_BATCHED or target.layout.chained or target.layout.width > 3:
+        return 1
+    size = target.num_rows * max(target.layout.border, 4) + target.num_effects * 4
+    return int(np.clip(2 ** int(math.log2(max(_NUMBERS_AT_ONCE // size, 1))), 1, _MOST_AT_ONCE))
+
+
+def check_memory(target: AbstractLatentGaussian) -> None:
+    """`ValueError` where the run would not fit, with its size."""
+    needed = memory_of(target)
+    if needed > available_bytes():
+        raise ValueError(
+            f"The nested fit of {target.num_rows} rows and {target.num_effects} effects takes about "
+            f"{needed / 2**30:.1f} GiB, more than is free: {target.layout.border} of the effects are kept dense "
+            f"(in the border); take fewer crossed effects or fewer rows."
+        )
+
+
+def memory_of(target: AbstractLatentGaussian) -> int:
+    """Bytes of a run at its peak, about: designs and factors of a batch, and what is kept of the nodes."""
+    layout = target.layout
+    blocks = layout.count * layout.width * (layout.width * (6 if layout.chained else 3) + 3 * layout.border)
+    batch = 6 * target.num_rows * (layout.border + 6) + blocks + 4 * layout.border**2
+    kept = 64 * (target.num_rows + 3 * target.num_effects)
+    return 8 * (batch + kept)

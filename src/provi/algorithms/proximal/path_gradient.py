@@ -59,13 +59,13 @@ class PathGradient(AbstractAlgorithm):
             return jnp.sum(weights * (log_q + jax.vmap(target.potential)(z)))
 
         value, gradient = jax.value_and_grad(loss)(state.point)
-        norm = optax.global_norm(gradient)
+        norm = _norm(gradient)
         cut = jnp.minimum(1.0, _CLIP * math.sqrt(family.dim) / jnp.maximum(norm, 1e-30))
         updates, rule_state = _rule().update(jax.tree.map(lambda g: cut * g, gradient), state.rule_state)
         share = jnp.clip(state.step / self.num_steps, 0, 1)
         size = (self.learning_rate * 0.5 * (1 + jnp.cos(jnp.pi * share))).astype(norm.dtype)
         moved = add_scaled(state.point, -size * shrink, updates)
-        info = StepInfo(size * shrink, jnp.asarray(self.num_draws, jnp.int32), (norm, value, optax.global_norm(moved)))
+        info = StepInfo(size * shrink, jnp.asarray(self.num_draws, jnp.int32), (norm, value, _norm(moved)))
         return PathState(moved, rule_state, state.step + 1), info
 
     def output(self, state: PathState) -> Any:
@@ -78,3 +78,8 @@ class PathGradient(AbstractAlgorithm):
 
 def _rule() -> Any:
     return optax.scale_by_adam(*_DECAY)
+
+
+def _norm(tree: Any) -> Any:
+    """optax's has another name in every version."""
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))

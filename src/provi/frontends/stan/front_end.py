@@ -79,6 +79,9 @@ def from_stan(
     return StanTarget(start=point, assumptions=assumptions, program=compiled)
 
 
+_LARGEST_PROGRAM = 2**24
+
+
 def _read_code(program: Any) -> tuple[str, Path | None]:
     """The Stan code, and the folder of its file."""
     if not isinstance(program, str | Path):
@@ -90,6 +93,8 @@ def _read_code(program: Any) -> tuple[str, Path | None]:
         raise ValueError(f"program must be Stan code with its blocks, or the path of a .stan file, not {program!r}.")
     if not path.is_file():
         raise FileNotFoundError(f"program: there is no file {path}.")
+    if path.stat().st_size > _LARGEST_PROGRAM:
+        raise ValueError(f"program: {path} has more than {_LARGEST_PROGRAM >> 20} MiB, which no program of Stan has.")
     return path.read_text(encoding="utf-8"), path.resolve().parent
 
 

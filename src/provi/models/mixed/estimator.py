@@ -62,6 +62,9 @@ class MixedModel(BaseEstimator):
         budget: Any = None,
         progress: Any = False,
         random_state: Any = 0,
+        checkpoint: Any = None,
+        checkpoint_seconds: Any = 30.0,
+        resume: Any = False,
     ):
         """**Arguments:**
 
@@ -73,7 +76,7 @@ class MixedModel(BaseEstimator):
         - `weights`: the name of a column, or one number a row: how often a row counts.
         - `graphs`: edges of `besag(region)` and `bym2(region)`, `{"region": pairs}`.
         - `namespace`: functions and variables of yours that the formula uses, `{"knots": [1, 2]}`.
-        - `tol`, `confidence`, `budget`: those of `provi.fit`.
+        - `tol`, `confidence`, `budget`, `checkpoint`, `checkpoint_seconds`, `resume`: those of `provi.fit`.
         """
         self.formula = formula
         self.data = data
@@ -87,6 +90,9 @@ class MixedModel(BaseEstimator):
         self.budget = budget
         self.progress = progress
         self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.checkpoint_seconds = checkpoint_seconds
+        self.resume = resume
 
     def fit(self, data: Any = None, y: Any = None) -> "MixedModel":
         """Fit to `data`, or to that of the constructor; `y`: the response, where the table is without it."""
@@ -101,8 +107,9 @@ class MixedModel(BaseEstimator):
         target = self.assembly_.target()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.fit_ = fit(
-            target, tol=self.tol, confidence=self.confidence, budget=self.budget, seed=seed, progress=self.progress
-        )
+            target, tol=self.tol, confidence=self.confidence, budget=self.budget, seed=seed, progress=self.progress,
+            checkpoint=self.checkpoint, checkpoint_seconds=self.checkpoint_seconds, resume=self.resume,
+        )  # fmt: skip
         self.fit_ = dataclasses.replace(self.fit_, description=self.assembly_.description())
         if not np.isfinite(float(self.fit_.elbo)):
             raise ValueError(f"The fit failed ({self.fit_.message}): scale the covariates, or take narrower priors.")

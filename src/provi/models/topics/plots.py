@@ -193,6 +193,9 @@ def _stress_layout(correlation: np.ndarray) -> np.ndarray:
     return points
 
 
+_MOST_GROWTHS = 100  # by a tenth each: to 14,000 times the size
+
+
 def _separate(points: np.ndarray, boxes: np.ndarray, extent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Centres of the boxes, spread over the extent and moved until no two overlap; and the extent, grown if need be."""
     low, high, largest = points.min(axis=0), points.max(axis=0), boxes.max(axis=0)
@@ -201,7 +204,7 @@ def _separate(points: np.ndarray, boxes: np.ndarray, extent: np.ndarray) -> tupl
     places = extent / 2 + scale * (points - (low + high) / 2)
     earlier = np.where(np.tri(len(points), dtype=bool), 1.0, -1.0)[..., None]  # which way to go from the same place
     reach = (boxes[:, None] + boxes[None]) / 2
-    while True:
+    for _ in range(_MOST_GROWTHS):
         for _ in range(200):
             apart = places[:, None] - places[None]
             overlap = reach - np.abs(apart)
@@ -213,6 +216,7 @@ def _separate(points: np.ndarray, boxes: np.ndarray, extent: np.ndarray) -> tupl
             moves = np.where(chosen & overlapping[..., None], 0.51 * overlap * direction, 0.0)
             places = np.clip(places + moves.sum(axis=1), boxes / 2, extent - boxes / 2)
         extent, places = 1.1 * extent, 1.1 * places  # separates all points in the end
+    return places, extent
 
 
 def _similarity_order(correlation: np.ndarray) -> np.ndarray:
