@@ -301,3 +301,5 @@ def test_bounded_variance_holds_and_is_nearly_reached():
     assert location <= off
     weighted = noise.bounded_variance(dim=2, smoothness=1.0, radius=1.0, scale_factor=0.1)
     assert weighted == pytest.approx(1 + 0.1 * 4)
+    with pytest.raises(ValueError, match="scale_factor"):  # there |C|^2 alone may be larger than the radius
+        noise.bounded_variance(dim=2, smoothness=1.0, radius=1.0, scale_factor=2.0)

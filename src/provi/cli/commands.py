@@ -137,10 +137,12 @@ def reproduce(
     output: Output = Path("out"),
     quick: Annotated[bool, typer.Option("--quick", help="A small version, in seconds.")] = False,
     seed: Seed = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="With 'list': as JSON.")] = False,
 ) -> None:
     """Repeat an experiment of the papers.
 
     Prints a table, writes CSV and a picture, says which claims hold. It is part of the lab (provi[lab]).
+    'list' has every figure and table of the papers: complete, or what is left out and why; seeds, machine, date.
 
     \b
     Examples:
@@ -149,7 +151,7 @@ def reproduce(
     """
     papers = import_lab("papers")
     if name == "list":
-        typer.echo("\n".join(papers.EXPERIMENTS))
+        import_lab("papers.catalogue").show(as_json)
         return
     if name not in papers.EXPERIMENTS:
         meant = _meant(name, papers.EXPERIMENTS)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from provi.core.arguments import check_count, check_positive
-from provi.theory.inputs import Number, check_nonnegative
+from provi.theory.inputs import Number, check_at_most, check_nonnegative
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,8 +242,8 @@ def bounded_variance(
 ) -> float:
     r"""$\sup E|g-\nabla f|_\Lambda^2$ of one draw over $|m-c|^2+|C|_F^2/\lambda_C \le R^2$: convexity is not used.
 
-    $\Lambda = (1, \lambda_C)$; the energy and the entropy estimator have the same variance, as $C^{-\top}$ is not
-    random. With $G = |\nabla\phi(c)|$: $|\pi| \le G+M|z-c|$, so that Minkowski's inequality gives
+    $\Lambda = (1, \lambda_C)$, $\lambda_C \le 1$; the energy and the entropy estimator have the same variance, as
+    $C^{-\top}$ is not random. With $G = |\nabla\phi(c)|$: $|\pi| \le G+M|z-c|$, so that Minkowski's inequality gives
     $\sqrt{E|\pi|^2} \le G+MR$ and
     $\sqrt{E|\pi|^2|u|^2} \le G\sqrt d+M\sqrt{d|m-c|^2+\rho|C|^2} \le G\sqrt d+M\sqrt\rho R$. Hence
     $(G+MR)^2+\lambda_C(G\sqrt d+M\sqrt\rho R)^2$. No stationary point is needed: $c$ may be any point. Reached for
@@ -252,7 +252,8 @@ def bounded_variance(
     """
     rho, smoothness = radial_factor(dim, kurtosis), check_positive("smoothness", smoothness)
     radius, slope = check_positive("radius", radius), check_nonnegative("centre_gradient_norm", centre_gradient_norm)
-    factor = check_positive("scale_factor", scale_factor)
+    remedy = "Put what is larger into the step size: |C|^2 <= |C|^2 / scale_factor is used."
+    factor = check_at_most("scale_factor", check_positive("scale_factor", scale_factor), 1.0, "1", remedy)
     location = (slope + smoothness * radius) ** 2
     scale = (slope * math.sqrt(dim) + smoothness * math.sqrt(rho) * radius) ** 2
     return float(location + factor * scale)

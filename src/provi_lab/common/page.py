@@ -37,6 +37,7 @@ class About:
     - `made`: with what settings a page was made, from those lines and its text; `defaults`: those of the command.
     - `left_out`: sentences on what of the figure is not there and why, of a page; none where it is complete.
     - `differs`: what is done in another way than in the paper, though nothing is missing.
+    - `tables`: the parts `claims` and `numbers` of the page in a folder, where they follow from its CSV files alone.
     """
 
     name: str
@@ -48,6 +49,7 @@ class About:
     left_out: Callable[[Lines, str], list[str]] = lambda lines, text: []
     differs: str = ""
     ours: bool = False
+    tables: Callable[[Path], dict[str, str]] = lambda folder: {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,9 +173,10 @@ def read_lines(path: Path) -> list[dict[str, str]]:
 
 
 def refreshed(folder: Path, about: About, **changes: Any) -> str:
-    """The text of a stored page with its head, remarks and foot made anew from the CSV file beside it."""
+    """The text of a stored page with its head, remarks, foot and `tables` made anew from the CSV files beside it."""
     page = parts_of((folder / f"{about.name}.md").read_text(encoding="utf-8"), about.name)
-    return text_of(dataclasses.replace(page, **changes), about, read_lines(folder / f"{about.name}.csv"))
+    page = dataclasses.replace(page, **about.tables(folder), **changes)
+    return text_of(page, about, read_lines(folder / f"{about.name}.csv"))
 
 
 # What the heads of several papers compute from lines.

@@ -73,13 +73,13 @@ class Report:
 
     def markdown(self) -> str:
         """The same as a page, with the pictures in it and where it was run."""
-        claims = [[claim.statement, f"**{claim.verdict}**", claim.evidence] for claim in self.claims]
+        tables = tables_of(self.claims, self.rows)
         page = Page(
             self.name,
             self.title,
             self.setting,
-            markdown_cells((["Claim", "Verdict", "Measured"], claims)),
-            markdown_cells(cells_of(self.rows)),
+            tables["claims"],
+            tables["numbers"],
             tuple(file.name for file in self.files if file.suffix in (".png", ".csv")),
             self.date or time.strftime("%Y-%m-%d"),
             self.where or surroundings(),
@@ -87,6 +87,15 @@ class Report:
         )
         (table,) = [file for file in self.files if file.name == f"{self.name}.csv"]
         return text_of(page, self.about, read_lines(table))
+
+
+def tables_of(claims: Sequence[Claim], rows: Sequence[Row]) -> dict[str, str]:
+    """Both tables of a page, by the names that `Page` has for them."""
+    lines = [[claim.statement, f"**{claim.verdict}**", claim.evidence] for claim in claims]
+    return {
+        "claims": markdown_cells((["Claim", "Verdict", "Measured"], lines)),
+        "numbers": markdown_cells(cells_of(rows)),
+    }
 
 
 def publish(

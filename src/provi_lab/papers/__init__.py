@@ -7,6 +7,7 @@ from provi_lab.common.report import Report
 
 EXPERIMENTS = {
     "ctm-figure3": "topics.figure3:run",
+    "ctm-settings": "topics.settings:run",
     "front-ends": "front_ends.figure:run",
     "misso-figure1": "misso.figure1:run",
     "misso-figure2a": "misso.figure2a:run",
@@ -23,6 +24,14 @@ EXPERIMENTS = {
 
 
 def reproduce(name: str, output: Path, quick: bool = False, seed: int = 0) -> Report:
-    """Run an experiment of `EXPERIMENTS`, with its table, picture and page in the folder `output`."""
+    """Run an experiment of `EXPERIMENTS`, with its table, picture and page in the folder `output`.
+
+    The page of a whole run begins with what the paper claims, what was measured, and a verdict.
+    """
     module, _, function = EXPERIMENTS[name].partition(":")
-    return getattr(importlib.import_module(f"{__name__}.{module}"), function)(output, quick=quick, seed=seed)
+    report = getattr(importlib.import_module(f"{__name__}.{module}"), function)(output, quick=quick, seed=seed)
+    if not quick:
+        from provi_lab.papers.catalogue import refresh
+
+        refresh(Path(output), name)
+    return report

@@ -14,17 +14,18 @@ from typing import Any
 from rich.console import Console
 
 from provi.core.files import write_text
-from provi_lab.common.page import About, other_settings, parts_of, read_lines, refreshed, seeds_of
+from provi_lab.common.page import other_settings, parts_of, read_lines, refreshed, seeds_of
 from provi_lab.common.tables import print_cells
 from provi_lab.papers.front_ends.about import FRONT_ENDS
 from provi_lab.papers.misso import about as misso
 from provi_lab.papers.mpsgd import about as mpsgd
 from provi_lab.papers.pgsvi import about as pgsvi
 from provi_lab.papers.prox_proj.about import RATES, STICKING_THE_LANDING
-from provi_lab.papers.topics.about import FIGURE3
+from provi_lab.papers.topics.about import FIGURE3, SETTINGS
 
 PAGES = (
     FIGURE3,
+    SETTINGS,
     FRONT_ENDS,
     misso.FIGURE1,
     misso.FIGURE2A,
@@ -61,6 +62,7 @@ ITEMS = (
     Item("002", "Figure 1", "pgsvi-figure1"),
     Item("002", "Figure 2", "pgsvi-figure2"),
     Item("002", "Figure 3", "ctm-figure3"),
+    Item("002", "Figure 3: its own settings, other numbers of topics", "ctm-settings"),
     Item("002", "Table 1", "pgsvi-figure2", _SETTINGS),
     Item("003", "Theorems 7, 8, 10, 11 (no figures)", "prox-proj-rates"),
     Item("003", "Corollary 14 (no figures)", "stl-gaussian"),
@@ -143,10 +145,10 @@ def show(as_json: bool = False, folder: Path = RESULTS, console: Console | None 
     print_cells("Figures and tables of the papers", (names, cells), console, words=range(len(names)))
 
 
-def refresh(folder: Path) -> list[Path]:
-    """Write all pages of the folder anew, from what they and their tables have."""
+def refresh(folder: Path, *names: str) -> list[Path]:
+    """Write the pages of these names, or all of the folder, anew, from what they and their tables have."""
     written = []
-    for about in PAGES:
+    for about in [ABOUT[name] for name in names] or PAGES:
         path = folder / f"{about.name}.md"
         if path.is_file():
             write_text(path, refreshed(folder, about))
@@ -154,10 +156,5 @@ def refresh(folder: Path) -> list[Path]:
     return written
 
 
-def about_of(name: str) -> About:
-    """What is to be said of the reproduction of this name."""
-    return ABOUT[name]
-
-
 if __name__ == "__main__":
-    print("\n".join(str(path) for path in refresh(Path(sys.argv[1]))))
+    print("\n".join(str(path) for path in refresh(Path(sys.argv[1]), *sys.argv[2:])))

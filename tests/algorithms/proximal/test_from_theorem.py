@@ -1,16 +1,20 @@
 """What `from_theorem` returns keeps its word: the accuracy is met, the budget is kept, the start is known."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import provi
 from provi.algorithms import MPSGD, ProjSGD, ProxSGD
 from provi.estimators import Energy, Entropy, StickingTheLanding
 from provi.families import Gaussian, Laplace, LocationScale
 from provi.schedules import ConstantStep, GeometricAverage, LastIterate, NoiseWeightedAverage, StronglyConvexStep
 from provi.targets import Gaussian as GaussianTarget
 from provi.targets import LogDensity, LogisticRegression
+from provi.targets.whitened import Whitened
 
 RNG = np.random.default_rng(1)
 X = RNG.normal(size=(30, 2))
@@ -181,3 +185,54 @@ def test_a_best_approximation_is_claimed_only_where_there_is_one(kind):
     assert "Growth of order 1" in found[0] and found[1] == proper.constants.log_concave.status
     with pytest.raises(ValueError, match="growth_exponent must be"):
         LogDensity(_softplus, 2, growth_exponent=-1)
+
+
+SKEWED = LogisticRegression(X @ np.array([[6.0, 1.0], [0.0, 0.3]]), X[:, 0] > 0, prior_scale=0.5)
+
+
+@pytest.mark.parametrize("scale", ["triangular", "diagonal"])
+def test_whitened_steps_are_those_of_the_whitened_target(scale):
+    """By an independent way: the same algorithm on `Whitened`, its iterates taken back to z."""
+    family = Gaussian(2, scale)
+    plan = ProxSGD.from_theorem(SKEWED, family, budget=200, whiten=True)
+    factor, start = np.asarray(plan.factor), plan.guarantee.start
+    square = factor if scale == "triangular" else np.diag(factor)
+    mode = np.asarray(start.loc)  # the start in x is at zero
+    inner = dataclasses.replace(plan, factor=None, guarantee=None)
+    plain = dataclasses.replace(plan, guarantee=None)
+    target = Whitened(SKEWED, mode, factor)
+
+    def after(algorithm, target, point):
+        algorithm = algorithm.resolve(target, family)
+        state = algorithm.init(point)
+        for _ in range(3):
+            state, _ = algorithm.step(jax.random.key(3), state, target, family, jnp.ones(()))
+        return algorithm.output(state)
+
+    smallest = float(np.asarray(start.scale.log_det_gradient().apply(jnp.eye(2)))[0, 0] * square[0, 0]) ** -1
+    ours = after(plain, SKEWED, start)
+    theirs = after(inner, target, family.point(np.zeros(2), smallest, jnp.float64))
+    np.testing.assert_allclose(ours.loc, mode + square @ np.asarray(theirs.loc), rtol=1e-10, atol=1e-12)
+    expected = square @ np.asarray(theirs.scale.apply(jnp.eye(2))).T
+    np.testing.assert_allclose(np.asarray(ours.scale.apply(jnp.eye(2))).T, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_whitening_makes_the_bound_useful_and_it_holds():
+    family = Gaussian(2, "triangular")
+    plain, white = (ProxSGD.from_theorem(SKEWED, family, budget=20_000, whiten=w) for w in (False, True))
+    assert white.guarantee.metric == "gap" and white.guarantee.status == "proven"
+    assert white.guarantee.bound < plain.guarantee.bound / 10
+    fit = provi.fit(SKEWED, family=family, algorithm=white, progress=False)
+    best = provi.fit(SKEWED, family=family, tol=1e-6, progress=False)
+    assert best.elbo.value - fit.elbo.value < white.guarantee.bound
+    moved = ProxSGD.from_theorem(SKEWED, family, budget=20_000, whiten=True, start=plain.guarantee.start)
+    assert moved.guarantee.start is plain.guarantee.start and moved.guarantee.bound > white.guarantee.bound
+
+
+def test_whitening_says_what_it_is_not_for():
+    with pytest.raises(ValueError, match="triangular"):
+        ProxSGD.from_theorem(SKEWED, SYMMETRIC, budget=10, whiten=True)
+    with pytest.raises(ValueError, match="whiten=True is for"):
+        ProxSGD.from_theorem(SKEWED, Gaussian(2), budget=10, whiten=True, theorem="strongly_convex")
+    with pytest.raises(ValueError, match="factor has shape"):
+        ProxSGD(0.1, factor=np.eye(3)).resolve(SKEWED, Gaussian(2, "triangular"))

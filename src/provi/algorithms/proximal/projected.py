@@ -17,7 +17,7 @@ import numpy as np
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.algorithms.guarantee import Guarantee
-from provi.core.arguments import check_positive
+from provi.core.arguments import check_positive, double_precision
 from provi.core.tree import add_scaled, select, squared_norm, subtract, zeros_like
 from provi.core.types import Count, RandomKey, Scalar
 from provi.estimators.base import CHUNKS, minibatch_gradient
@@ -246,6 +246,7 @@ class _BallOfScales(eqx.Module):
         )
 
 
+@double_precision
 def bounded_elbo(
     target: AbstractTarget,
     family: LocationScale,

@@ -3,25 +3,36 @@
 `from_theorem` takes its settings from Theorems 7 and 8 of paper 003 and the constants of a problem.
 """
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import solve_triangular
 
 from provi.algorithms.base import check_parts, planned
 from provi.algorithms.guarantee import Guarantee
+from provi.algorithms.natural.laplace import laplace_approximation
 from provi.algorithms.proximal.stochastic_proximal import AbstractStochasticProximal
 from provi.algorithms.proximal.theorem_inputs import TheoremInputs, check_goal, planned_steps, theorem_inputs
+from provi.core.arguments import double_precision
 from provi.estimators.base import AbstractEstimator
 from provi.estimators.gradients import Energy
 from provi.families.location_scale import LocationScale, Point
+from provi.families.scales import Diagonal, Triangular
 from provi.geometry.operators import prox_negative_entropy
 from provi.schedules.averaging import AbstractAveraging, GeometricAverage, LastIterate
 from provi.schedules.batch_sizes import AbstractBatchSize, as_batch_size
 from provi.schedules.sampling import AbstractSampling
 from provi.schedules.step_sizes import AbstractStepSize, ConstantStep, StronglyConvexStep, as_step_size
 from provi.targets.base import AbstractTarget
+from provi.targets.whitened import Whitened
 from provi.theory import noise, prox_sgd
+
+
+def _factor(value: Any) -> Any:
+    return np.asarray(value, np.float64) if isinstance(value, np.ndarray | list | tuple) else value
 
 
 class ProxSGD(AbstractStochasticProximal):
@@ -41,6 +52,8 @@ class ProxSGD(AbstractStochasticProximal):
     - `step_size`: a number or a schedule; `num_draws`: Monte-Carlo draws per step, a number or a schedule.
     - `averaging`: which point to return. - `anchored`: Halpern's variant (no bound is claimed for it).
     - `data_sampling`: e.g. `provi.schedules.UniformSampling(100)` to see 100 data terms per step.
+    - `factor`: F, lower triangular (dim, dim) with a positive diagonal, or (dim,) for a diagonal scale: the steps are
+      those in the coordinates x with z = Fx + c, where C is F times that of x. A triangular or diagonal scale only.
     """
 
     step_size: AbstractStepSize = eqx.field(converter=as_step_size)
@@ -49,6 +62,7 @@ class ProxSGD(AbstractStochasticProximal):
     averaging: AbstractAveraging = LastIterate()
     anchored: bool = eqx.field(static=True, default=False)
     data_sampling: AbstractSampling | None = None
+    factor: Any = eqx.field(default=None, converter=_factor)
     guarantee: Guarantee | None = None
 
     @classmethod
@@ -66,14 +80,37 @@ class ProxSGD(AbstractStochasticProximal):
             )
         if family.scale == "low_rank":
             raise ValueError("ProxSGD has no proximal operator for scale='low_rank': use ProjSGD or Optax.")
+        wanted = {"triangular": (family.dim, family.dim), "diagonal": (family.dim,)}.get(family.scale)
+        if self.factor is not None and self.factor.shape != wanted:
+            raise ValueError(
+                f"factor has shape {self.factor.shape}: it must be (dim, dim) for scale='triangular' and (dim,) for "
+                f"scale='diagonal', and the family has scale={family.scale!r} and dimension {family.dim}."
+            )
         self.estimator.check(family)
         return self
 
     def precondition(self, gradient):
-        return gradient
+        r"""$FF'g_m$ and $F\,\mathrm{tril}(F'g_C)$: gradients in x are $F'g_m$ and $\mathrm{tril}(F'g_C)$."""
+        if self.factor is None:
+            return gradient
+        factor = jnp.asarray(self.factor, gradient.loc.dtype)
+        if isinstance(gradient.scale, Diagonal):
+            return Point(factor**2 * gradient.loc, Diagonal(factor**2 * gradient.scale.diagonal))
+        assert isinstance(gradient.scale, Triangular)  # by `resolve`
+        inner = jnp.tril(factor.T @ gradient.scale.matrix)
+        return Point(factor @ (factor.T @ gradient.loc), Triangular(factor @ inner))
 
     def operator(self, point, step_size):
-        return Point(point.loc, prox_negative_entropy(point.scale, step_size))
+        """The proximal operator; in x, where there is a factor."""
+        if self.factor is None:
+            return Point(point.loc, prox_negative_entropy(point.scale, step_size))
+        factor = jnp.asarray(self.factor, point.loc.dtype)
+        if isinstance(point.scale, Diagonal):
+            inner: Any = prox_negative_entropy(Diagonal(point.scale.diagonal / factor), step_size)
+            return Point(point.loc, Diagonal(factor * inner.diagonal))
+        assert isinstance(point.scale, Triangular)  # by `resolve`
+        inner = prox_negative_entropy(Triangular(solve_triangular(factor, point.scale.matrix, lower=True)), step_size)
+        return Point(point.loc, Triangular(factor @ inner.matrix))
 
 
 def plan_prox_sgd(
@@ -88,6 +125,7 @@ def plan_prox_sgd(
     start: Point | None = None,
     initial_distance_squared: float | None = None,
     reference_distance_squared: float | None = None,
+    whiten: bool = False,
 ) -> dict[str, Any]:
     """The arguments of `ProxSGD` that a theorem prescribes.
 
@@ -100,22 +138,69 @@ def plan_prox_sgd(
     - `schedule`, for "strongly_convex": "constant" (the best constant step for the budget), "decaying" (anytime) or
       "log_over_t" (Corollary 34).
     - `start`, `initial_distance_squared`, `reference_distance_squared`: as in `theorem_inputs`.
+    - `whiten`: apply the theorem in the coordinates of the Laplace approximation (some gradients and one Hessian at
+      the mode), in which M/mu is smaller, and start there. The bound is on the gap, which is the same in all
+      coordinates, and rests on the constants in x alone, not on the approximation; declared distances are those of x.
+      For "convex" with a triangular or diagonal scale.
     """
     check_goal(budget, accuracy, num_draws)
     if family.scale == "low_rank":
         raise ValueError("No theorem covers scale='low_rank': the entropy is not convex in its parameters.")
-    inputs = theorem_inputs(
-        target,
-        family,
-        start=start,
-        initial_distance_squared=initial_distance_squared,
-        reference_distance_squared=reference_distance_squared,
-    )
+    distances = {
+        "initial_distance_squared": initial_distance_squared,
+        "reference_distance_squared": reference_distance_squared,
+    }
+    if whiten:
+        if theorem != "convex":
+            raise ValueError("whiten=True is for theorem='convex': a squared distance would be one in x.")
+        return _whitened(target, family, start, distances, budget, accuracy, num_draws)
+    inputs = theorem_inputs(target, family, start=start, **distances)
     if theorem == "convex":
         return _convex(inputs, budget, accuracy, num_draws)
     if theorem == "strongly_convex":
         return _strongly_convex(inputs, budget, accuracy, num_draws, schedule)
     raise ValueError(f"theorem must be 'convex' or 'strongly_convex', not {theorem!r}.")
+
+
+@double_precision
+def _whitened(
+    target: AbstractTarget,
+    family: LocationScale,
+    start: Point | None,
+    distances: dict[str, float | None],
+    budget: int | None,
+    accuracy: float | None,
+    num_draws: int,
+) -> dict[str, Any]:
+    """The plan in x, z = mode + Fx, and its start in z."""
+    if family.scale not in ("triangular", "diagonal"):
+        raise ValueError(f"whiten=True needs scale='triangular' or 'diagonal', not {family.scale!r}.")
+    found = laplace_approximation(target, target.default_location, diagonal=family.scale == "diagonal")
+    factor = np.asarray(found.factor, np.float64)
+    if factor.ndim == 1 and family.scale == "triangular":
+        factor = np.diag(factor)
+    inner = None if start is None else _moved(start, found.mode, factor, into=True)
+    inputs = theorem_inputs(Whitened(target, found.mode, factor), family, start=inner, **distances)
+    plan = _convex(inputs, budget, accuracy, num_draws)
+    begin = _moved(inputs.start, found.mode, factor, into=False) if start is None else start
+    words = "coordinates of the Laplace approximation, in which the constants are those of x"
+    guarantee = dataclasses.replace(
+        plan["guarantee"], start=begin, assumptions=(*inputs.assumptions, (words, inputs.status))
+    )
+    return plan | {"factor": factor, "guarantee": guarantee}
+
+
+def _moved(point: Point, mode: np.ndarray, factor: np.ndarray, into: bool) -> Point:
+    """A point of z in the coordinates x, or back."""
+    loc, dtype = np.asarray(point.loc, np.float64), point.loc.dtype
+    square = factor if factor.ndim == 2 else np.diag(factor)
+    loc = np.linalg.solve(square, loc - mode) if into else mode + square @ loc
+    if isinstance(point.scale, Diagonal):
+        own = np.asarray(point.scale.diagonal, np.float64)
+        return Point(jnp.asarray(loc, dtype), Diagonal(jnp.asarray(own / factor if into else own * factor, dtype)))
+    own = np.asarray(point.scale.apply(jnp.eye(len(loc), dtype=dtype)), np.float64).T
+    matrix = np.tril(np.linalg.solve(square, own) if into else square @ own)
+    return Point(jnp.asarray(loc, dtype), Triangular(jnp.asarray(matrix, dtype)))
 
 
 def _energy_noise(inputs: TheoremInputs) -> noise.NoiseBound:

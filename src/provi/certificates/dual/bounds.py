@@ -93,7 +93,8 @@ def iterative_bounds(
         return _no_bound("the site precisions are too large for float64")
     # As in `dual_rounding`; |K_nm| <= sqrt(k_n k_m) bounds the rounding of Ka.
     error = error / (1 - strain) + variance * prior.factor_error(s)
-    error += relative * prior.size + 2 * prior.unit * (prior.size + variance * float(s @ prior.size))
+    # PP' may exceed K - jI by `pad`, and with it v_M, a lower bound, v: as for an error of K.
+    error += relative * prior.size + 2 * (prior.unit + pad) * (prior.size + variance * float(s @ prior.size))
     moved = (relative + prior.unit) * root * float(root @ np.abs(a)) + prior.mean_error
     farthest = np.abs(prior.mean) + root * float(root @ np.abs(a))
     moved = moved + np.asarray(likelihood.shift_error(farthest, response))

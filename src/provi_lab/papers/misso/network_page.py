@@ -108,7 +108,7 @@ def conclude(
         name,
         title,
         setting(facts[0]) + _drawn_here(facts[0]),
-        tuple(_summary(curves, scores, paper_rate)),
+        tuple(summary(curves, scores, paper_rate)),
         claims(curves, scores),
         tuple(files),
         sum(fact["seconds"] for fact in facts),
@@ -116,7 +116,7 @@ def conclude(
     return finish(report, output)
 
 
-def _summary(curves: Sequence[Training], scores: Sequence[dict[str, str]], paper_rate: float) -> list[Row]:
+def summary(curves: Sequence[Training], scores: Sequence[dict[str, str]], paper_rate: float) -> list[Row]:
     """One row a posterior and method, at its best rate."""
     rows = []
     for posterior in dict.fromkeys(curve.posterior for curve in curves):

@@ -1,6 +1,7 @@
 """What the pages of paper 002's Figures 1 and 2 begin with; paper 000's Figure 1 is on the second."""
 
 import math
+from pathlib import Path
 
 from provi_lab.common.page import About, Head, Lines, Settings, count, made_by, mean, those, values
 
@@ -102,12 +103,23 @@ def _left_out2(lines: Lines, text: str) -> list[str]:
     made = _made2(lines, text)
     found = ["Passes 101 to 1,000 of paper 000: they would take ten times as long, and show no more of PG-SVI."]
     if made["passes"] < CLAIMED:
-        found.append(f"USPS beyond {made['passes']} passes, for want of time.")
+        found.append(f"Baselines on USPS beyond {made['passes']} passes, for want of time.")
+    if made["seeds"] < 5:
+        found.append(f"{5 - made['seeds']} of the 5 seeds of baselines on USPS, for want of time.")
     if not any("(000)" in name for name in made["methods"] - set(OURS)):
         found.append(
             "SGD and ADADELTA with paper 000's own settings, and the authors' baselines without N/M: not run yet."
         )
     return found
+
+
+def _tables2(folder: Path) -> dict[str, str]:
+    from provi_lab.common.report import tables_of
+    from provi_lab.papers.pgsvi import figure2
+
+    curves = figure2.read_curves(folder / f"{figure2.NAME}.csv")
+    rows = [row for setting in figure2.SETTINGS for row in figure2.summary(setting, curves)]
+    return tables_of(figure2.claims(figure2.SETTINGS, curves), rows)
 
 
 FIGURE1 = About(
@@ -133,5 +145,6 @@ FIGURE2 = About(
     made=_made2,
     defaults=_defaults2,
     left_out=_left_out2,
+    tables=_tables2,
     differs="the baselines have exact expectations, which favours them; the papers' have S draws.",
 )

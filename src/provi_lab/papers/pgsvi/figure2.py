@@ -115,17 +115,19 @@ def measure(
     *,
     before: Part | None = None,
     limit: float = math.inf,
+    baseline_seeds: int | None = None,
 ) -> Part:
     """Every method on the data set that `make` makes, which is on the clock too.
 
     **Arguments:** `before`: what was measured already and is not again. - `limit`: seconds after which no other method
-    is begun.
+    is begun. - `baseline_seeds`: of the baselines, if not all.
     """
     began = time.monotonic()
     task = make()
     curves = [] if before is None else list(before.curves)
     there = {curve.method for curve in curves}
-    for names, work in _works(task, range(seed, seed + num_seeds), longest):
+    seeds = range(seed, seed + num_seeds)
+    for names, work in _works(task, seeds, seeds[:baseline_seeds], longest):
         if there.isdisjoint(names) and time.monotonic() - began < limit:
             curves += work()
             print(f"{names[0]}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
@@ -135,7 +137,9 @@ def measure(
     return Part(task.setting, task.target.num_terms, task.optimum, task.proven, where, taken, tuple(curves))
 
 
-def _works(task: Problem, seeds: Sequence[int], longest: int) -> list[tuple[Sequence[str], Callable[[], list[Curve]]]]:
+def _works(
+    task: Problem, seeds: Sequence[int], of_baselines: Sequence[int], longest: int
+) -> list[tuple[Sequence[str], Callable[[], list[Curve]]]]:
     """The names of the curves, and what makes them."""
     factored, short = factors(task), range(SHOWN[-1] + 1)
     long = (*short, *range(2 * SHOWN[-1], longest + 1, SHOWN[-1]))
@@ -146,7 +150,7 @@ def _works(task: Problem, seeds: Sequence[int], longest: int) -> list[tuple[Sequ
     def proximal() -> list[Curve]:
         return [curve for each in seeds for curve in _proximal(task, each, short)]
 
-    return [((FULL_BATCH,), whole), ((PAPER_002,), proximal), *_baselines(task, factored, seeds, long)]
+    return [((FULL_BATCH,), whole), ((PAPER_002,), proximal), *_baselines(task, factored, of_baselines, long)]
 
 
 def _proximal(task: Problem, seed: int, passes: Sequence[int]) -> list[Curve]:
@@ -255,16 +259,16 @@ def _passes(own: Sequence[Curve]) -> str:
 def _setting(parts: Sequence[Part]) -> str:
     sets = "; ".join(
         f"{part.setting.title} N = {part.terms}, M = {part.setting.batch}, S = {part.setting.samples}, -ELBO* = "
-        f"{part.optimum:.6f} (proven to {part.proven:.0e}), measured on {part.machine} in {part.seconds:.0f} s"
+        f"{part.optimum:.6f} (proven to {part.proven:.0e}), baselines {_lengths(part)}, measured on {part.machine} in "
+        f"{part.seconds:.0f} s"
         for part in parts
     )
     seeds = len({curve.names["seed"] for part in parts for curve in part.curves})
-    longest = max(int(curve.when[-1]) for part in parts for curve in part.curves)
     return (
         f"GP classification, Bernoulli-logit, squared-exponential kernel, hyperparameters and jitter as in the papers "
         f"({sets}); from the prior; the papers' split; {seeds} seeds. PG-SVI with the score estimator, {SHOWN[-1]} "
         f"passes; beta N as in paper 002 and, where it differs, paper 000; (B) is the proximal form, the others the "
-        f"natural one. The baselines make {longest} passes, every seed; they move m and the Cholesky factor of V (its "
+        f"natural one. The baselines move m and the Cholesky factor of V (its "
         f"diagonal by logarithms) with paper 002's updates and settings, epsilon {EPSILON:g}, exact expectations "
         f"(the papers' have S draws), and the factor N/M. '(000)': the settings of paper 000, which has SGD with steps "
         f"(1 + k)^-tau and ADADELTA without a step size. 'Unweighted': without N/M, as in the authors' code, whose "
@@ -275,6 +279,13 @@ def _setting(parts: Sequence[Part]) -> str:
         f"their files hold twos and fours; 'USPS 3v5' is the data set of that name. Gaps are exact, in nats; infinite "
         f"means diverged. The log-loss is in bits: 1 is a coin."
     )
+
+
+def _lengths(part: Part) -> str:
+    """Passes and seeds of the baselines."""
+    own = [curve for curve in part.curves if curve.method in OTHERS]
+    seeds = len({curve.names["seed"] for curve in own})
+    return f"{max(int(curve.when[-1]) for curve in own)} passes, {seeds} seed{'s' if seeds > 1 else ''}"
 
 
 def claims(settings: Sequence[Setting], curves: Sequence[Curve]) -> tuple[Claim, ...]:
@@ -406,18 +417,22 @@ def _draw_method(axes: Any, setting: Setting, curves: Sequence[Curve], name: str
 def main(words: Sequence[str]) -> None:
     """Measure data sets in parts, or draw the page of what was measured.
 
-    `python -m provi_lab.papers.pgsvi.figure2 FOLDER DATA [SECONDS]` measures what the folder has not yet of this data
-    set, and begins no method after so many seconds; without DATA it concludes.
+    `python -m provi_lab.papers.pgsvi.figure2 FOLDER DATA [SECONDS [SEEDS PASSES]]` measures what the folder has not yet
+    of this data set, and begins no method after so many seconds; SEEDS and PASSES are those of the baselines, where
+    there is no time for all. Without DATA it concludes.
     """
     match words:
         case [folder]:
+            from provi_lab.papers.catalogue import refresh
+
             conclude(Path("docs/results"), [kept(setting, Path(folder)) for setting in SETTINGS])
-        case [folder, data, *seconds]:
+            refresh(Path("docs/results"), NAME)
+        case [folder, data, *more]:
             (setting,) = (setting for setting in SETTINGS if setting.data == data)
             before = kept(setting, Path(folder)) if (Path(folder) / f"{data}.csv").is_file() else None
-            limit = float(seconds[0]) if seconds else math.inf
-            make = functools.partial(problem, setting)
-            keep(measure(make, NUM_SEEDS, LONGEST, 0, before=before, limit=limit), Path(folder))
+            limit, seeds, passes = (float(x) for x in (*more, *("inf", NUM_SEEDS, LONGEST)[len(more) :]))
+            make, options = functools.partial(problem, setting), {"before": before, "baseline_seeds": int(seeds)}
+            keep(measure(make, NUM_SEEDS, int(passes), 0, limit=limit, **options), Path(folder))
         case _:
             raise SystemExit(main.__doc__)
 

@@ -146,7 +146,7 @@ OURS, RIVALS = (FULL, DIAGONAL), (DELTA, LAPLACE, MEAN_FIELD)
 LEVEL = 0.01
 """Nats a word: how near to the best of the rivals' last scores a fit must come to count as there."""
 
-_RULE = "the mean difference over seeds is below zero by more than twice its standard error"
+RULE = "the mean difference over seeds is below zero by more than twice its standard error"
 
 
 def paired_difference(
@@ -179,25 +179,26 @@ def _corpus_claims(problem: Corpus, curves: Sequence[Curve]) -> list[Claim]:
     title, rivals = problem.title, tuple(name for name in RIVALS if any(c.method == name for c in curves))
     others = " and ".join(", ".join(rivals).rsplit(", ", 1))
     statements = {
-        "own": f"reaches a lower held-out negative log-likelihood than {others} (rule, for each: {_RULE}).",
+        "own": f"reaches a lower held-out negative log-likelihood than {others} (rule, for each: {RULE}).",
         "common": f"finds better topics than {others} (the same rule, all scored with PG-SVI at test time).",
         "paper": f"is better than {others} by the paper's own score, equation (20) (the same rule).",
     }
-    full = f"{title}: PG-SVI, full covariance, is better than PG-SVI-MF, diagonal (rule: {_RULE})."
+    full = f"{title}: PG-SVI, full covariance, is better than PG-SVI-MF, diagonal (rule: {RULE})."
     return [
         *(
-            _lower(problem, curves, one, rivals, scores, f"{title}: {one} {statement}")
+            lower_claim(problem, curves, one, rivals, scores, f"{title}: {one} {statement}")
             for scores, statement in statements.items()
             for one in OURS
         ),
-        _lower(problem, curves, FULL, (DIAGONAL,), "own", full),
+        lower_claim(problem, curves, FULL, (DIAGONAL,), "own", full),
         _faster(problem, curves, rivals, others),
     ]
 
 
-def _lower(
+def lower_claim(
     problem: Corpus, curves: Sequence[Curve], one: str, others: Sequence[str], scores: str, statement: str
 ) -> Claim:
+    """That `one` has lower scores than each of `others`, by `RULE`."""
     measured = {name: paired_difference(problem, curves, one, name, scores) for name in others}
     evidence = "; ".join(f"against {name} {mean:+.4f} -+ {error:.4f}" for name, (mean, error) in measured.items())
     return Claim.of(

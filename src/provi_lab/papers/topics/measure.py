@@ -124,7 +124,7 @@ def compile_method(problem: Corpus, method: str) -> None:
     follow(problem, method, 0, (2,))
 
 
-def follow(problem: Corpus, method: str, seed: int, passes: tuple[int, ...]) -> Curve:
+def follow(problem: Corpus, method: str, seed: int, passes: tuple[int, ...], all_scores: bool = True) -> Curve:
     """Fit for as many passes as the last of `passes`, and score the model as it was after each of them.
 
     Scores are made after the fit, from copies: the clock does not see them. The seed fixes the start, and the rate
@@ -133,7 +133,7 @@ def follow(problem: Corpus, method: str, seed: int, passes: tuple[int, ...]) -> 
     **Returns:** passes made, wall-clock seconds of training until then, and nats a held-out word with the method's own
     posteriors. After the last pass, minus the log probability of all held-out words of each test document, as its
     `more`: with the method's own posteriors (`own`); with those of PG-SVI under the topics that this method found
-    (`common`); and by equation (20) with the method's own (`paper`).
+    (`common`); and by equation (20) with the method's own (`paper`). Without `all_scores` the first alone.
     """
     kept: list[tuple[int, float, Any]] = []
 
@@ -155,7 +155,11 @@ def follow(problem: Corpus, method: str, seed: int, passes: tuple[int, ...]) -> 
     kept = [entry for entry in kept if entry[0] in passes]
     words, last = problem.test_words.sum(), kept[-1][2]
     documents = [document_losses(each, problem) for _, _, each in kept]
-    judge = copy.copy(last).set_params(**METHODS[FULL])
+    more = {"own": documents[-1]}
+    if all_scores:
+        judge = copy.copy(last).set_params(**METHODS[FULL])
+        more["common"] = documents[-1] if method == FULL else document_losses(judge, problem)
+        more["paper"] = paper_losses(last, problem)
     return Curve(
         {"data": problem.title, "method": method, "seed": seed},
         {
@@ -163,11 +167,7 @@ def follow(problem: Corpus, method: str, seed: int, passes: tuple[int, ...]) -> 
             "seconds": np.array([seconds for _, seconds, _ in kept]),
             NATS: np.array([losses.sum() for losses in documents]) / words,
         },
-        {
-            "own": documents[-1],
-            "common": documents[-1] if method == FULL else document_losses(judge, problem),
-            "paper": paper_losses(last, problem),
-        },
+        more,
     )
 
 
