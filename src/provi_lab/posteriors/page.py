@@ -1,6 +1,9 @@
-"""The page of the suite's table, from its record alone."""
+"""The page of the suite's table, from its record and the names of all that could have run."""
 
 from typing import Any
+
+from provi_lab.posteriors.suite import EVERY, SUITE
+from provi_lab.posteriors.table import with_peers
 
 COLUMNS = {
     "default": "default",
@@ -14,12 +17,8 @@ PEERS = {
     "Pathfinder": "BlackJAX Pathfinder",
     "multi-path Pathfinder": "BlackJAX multi-path Pathfinder",
 }
-_WORDS = {
-    **COLUMNS,
-    "either": "`corrected()` or auto, the better",
-    "final": "auto, corrected where it warns",
-    **PEERS,
-}
+_CHOICES = {"either": "`corrected()` or auto, the better", "final": "auto, corrected where it warns"}
+_WORDS = {**COLUMNS, **_CHOICES, **PEERS}
 _HEAD = """# Many posteriors
 
 Drawn by `python -m provi_lab.posteriors.table --out RECORD --page docs/posteriors.md`; a test compares. Each row is a
@@ -70,7 +69,8 @@ def tally(rows: dict[str, Any]) -> dict[str, Any]:
                 "right": len(right),
                 "silent": sum(not cell["right"] and not cell["warned"] for cell in cells),
                 "alarms": sum(cell["warned"] for cell in right),
-                "cpu": sum(cell.get("cpu_seconds", 0.0) for cell in cells),
+                # What is chosen of other columns has no time of its own.
+                "cpu": None if column in _CHOICES else sum(cell.get("cpu_seconds", 0.0) for cell in cells),
             }
     return found
 
@@ -93,19 +93,20 @@ def page(rows: dict[str, Any]) -> str:
     done = {name: row for name, row in rows.items() if "default" in row}
     where = {row.get("where") for row in done.values()}
     told = _ONE.format(where=where.pop()) if len(where) == 1 and None not in where else _MIXED
-    suite = {name: {k: v for k, v in row.items() if k != "peers"} for name, row in done.items() if not row["held_out"]}
-    apart = {name: row for name, row in done.items() if row["held_out"]}
-    beside = {name: row for name, row in done.items() if "peers" in row}
-    lines = [_HEAD + told + _CAVEAT, f"## The suite: {len(suite)} posteriors", "", *_counts(suite), ""]
+    alone = {name: {k: v for k, v in row.items() if k != "peers"} for name, row in done.items()}
+    suite = {name: row for name, row in alone.items() if not row["held_out"]}
+    apart = {name: row for name, row in alone.items() if row["held_out"]}
+    beside = {name: row for name, row in done.items() if set(PEERS) & set(row.get("peers", {}))}
+    lines = [_HEAD + told + _CAVEAT, f"## The suite: {len(suite)} of {len(SUITE)} posteriors", "", *_counts(suite), ""]
     if apart:
-        lines += [f"## Held out: {len(apart)} posteriors", "", *_counts(apart), ""]
+        lines += [f"## Held out: {len(apart)} of {len(EVERY) - len(SUITE)} posteriors", "", *_counts(apart), ""]
     if beside:
         lines += [_BESIDE.format(names=", ".join(beside)), *_counts(beside), ""]
         lines += _cells(beside, {"default": COLUMNS["default"], "auto": COLUMNS["auto"], **PEERS}) + [""]
     lines += ["## Every row", "", *_cells(done, COLUMNS)]
-    missing = [f"{name} ({row.get('failed', 'not run')})" for name, row in rows.items() if "default" not in row]
-    missing += [f"{name}, other libraries ({row['peers']['failed']})" for name, row in rows.items()
-                if "failed" in row.get("peers", {})]  # fmt: skip
+    missing = [f"{name} ({rows.get(name, {}).get('failed', 'not run')})" for name in sorted(EVERY) if name not in done]
+    peers = {name: rows.get(name, {}).get("peers", {"failed": "not run"}) for name in with_peers(SUITE)}
+    missing += [f"{name}, other libraries ({cells['failed']})" for name, cells in peers.items() if "failed" in cells]
     lines += ["", "Not finished: " + "; ".join(missing) + "."] if missing else []
     return "\n".join(lines) + "\n"
 
@@ -115,7 +116,8 @@ def _counts(rows: dict[str, Any]) -> list[str]:
     lines += ["| --- | --: | --: | --: | --: | --: |"]
     for column, counts in tally(rows).items():
         share = f"{counts['right']} ({100 * counts['right'] / counts['rows']:.0f}%)"
-        numbers = f"{counts['silent']} | {counts['alarms']} | {counts['cpu']:.0f}"
+        seconds = "" if counts["cpu"] is None else f"{counts['cpu']:.0f}"
+        numbers = f"{counts['silent']} | {counts['alarms']} | {seconds}"
         lines.append(f"| {_WORDS[column]} | {counts['rows']} | {share} | {numbers} |")
     return lines
 

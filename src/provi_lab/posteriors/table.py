@@ -171,7 +171,10 @@ def _run_all(options: Any) -> None:
 
     references = json.loads(options.references.read_text())
     rows = json.loads(options.out.read_text()) if options.out.exists() else {}
-    possible = [name for name in options.only or sorted(EVERY) if usable(references.get(name, {}))]
+    asked = options.only or sorted(EVERY)
+    possible = [name for name in asked if usable(references.get(name, {}))]
+    for name in set(asked).difference(possible):
+        _add(options.out, name, {"failed": "no reference whose chains agree"})
     if options.peers:
         command = [options.peers, "-m", "provi_lab.posteriors.peers", "--one"]
         possible = [name for name in possible if name in with_peers(SUITE)]
