@@ -12,6 +12,7 @@ from scipy import special
 import provi
 from provi.families import Gaussian
 from provi.result.advice import hints
+from provi.result.posterior import Posterior
 from provi.targets import LogDensity
 
 CORRELATED = np.asarray([[1.0, 0.95], [0.95, 1.0]])
@@ -93,3 +94,34 @@ def test_a_mode_that_q_does_not_reach_is_named_and_no_weights_are_advised():
     assert errors(richer.posterior, 4.0, deviation) < errors(fit.posterior, 4.0, deviation) / 3
     assert "auto" not in [hint.name for hint in hints(richer.posterior, richer.diagnose())]
     assert "Warning: q covers one mode" in str(fit.posterior.summary())
+
+
+def posterior_of(density):
+    """The standard normal in one dimension as an approximation of this density."""
+    family = Gaussian(1)
+    return Posterior(family, family.point(np.zeros(1), 1.0), ("z[0]",), LogDensity(density, 1))
+
+
+def test_a_deviation_that_is_wrong_is_said_where_no_probability_is():
+    """3% of the mass is six times as wide: the deviation is sqrt(0.97 + 0.03 * 36) and not 1."""
+    found = posterior_of(
+        lambda z: jnp.logaddexp(jnp.log(0.97) - 0.5 * z[0] ** 2, jnp.log(0.03 / 6) - z[0] ** 2 / 72)
+    ).diagnose()
+    assert found.total_variation <= 0.1 and found.wrong == ("z[0]",) and not found.adequate
+    assert found.moment_error == pytest.approx(np.log(2.05) / 2, abs=0.06)
+    assert "means or standard deviations of z[0] are off by up to" in found.advice
+
+
+def test_what_weights_cannot_tell_is_said():
+    """Student's law with 2.2 degrees of freedom: its square under draws with three has a tail of index 2.8/3."""
+    posterior = posterior_of(lambda z: -1.6 * jnp.log1p(z[0] ** 2 / 2.2))
+    found = posterior.diagnose()
+    assert found.unknown and not found.adequate
+    with pytest.warns(UserWarning, match="rests on few draws"):
+        assert posterior.corrected(10_000, seed=3).doubtful == ("z[0]",)
+
+
+def test_an_adequate_q_is_told_from_these():
+    """No false alarm where nothing is wrong: a deviation of 1.03 for 1, by all three rules."""
+    found = posterior_of(lambda z: -0.5 * (z[0] / 1.03) ** 2).diagnose()
+    assert found.adequate and not found.wrong and not found.unknown and found.moment_error < 0.06

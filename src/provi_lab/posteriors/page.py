@@ -1,15 +1,24 @@
-"""The page of the suite's table, from its record alone."""
+"""The page of the suite's table, from its record and the names of all that could have run."""
 
 from typing import Any
+
+from provi_lab.posteriors.suite import EVERY, SUITE
+from provi_lab.posteriors.table import with_peers
 
 COLUMNS = {
     "default": "default",
     "corrected": "`corrected()`",
     "auto": '`family="auto"`',
     "auto corrected": "auto, corrected",
+}
+PEERS = {
     "AutoMultivariateNormal": "NumPyro AutoMultivariateNormal",
     "AutoIAFNormal": "NumPyro AutoIAFNormal",
+    "Pathfinder": "BlackJAX Pathfinder",
+    "multi-path Pathfinder": "BlackJAX multi-path Pathfinder",
 }
+_CHOICES = {"either": "`corrected()` or auto, the better", "final": "auto, corrected where it warns"}
+_WORDS = {**COLUMNS, **_CHOICES, **PEERS}
 _HEAD = """# Many posteriors
 
 Drawn by `python -m provi_lab.posteriors.table --out RECORD --page docs/posteriors.md`; a test compares. Each row is a
@@ -17,19 +26,28 @@ posterior of `provi_lab.posteriors`, written in NumPyro. References are long NUT
 provi_lab.posteriors.references`) or closed forms, in `benchmarks/results/posterior-references.json`; ones whose
 chains disagree are left out. Errors are over all values of all latent sites in the model's own space: the worst error
 of a mean in standard deviations, and the ratio of standard deviations that is farthest from one. **Right** is a mean
-error of at most 0.1 and a ratio within 10% of one; a ! marks what was warned of. CPU seconds include compilation. Where
-NumPyro's guides have columns, they ran 5000 steps of Adam with a learning rate of 0.005 and 10 draws a step.
+error of at most 0.1 and a ratio within 10% of one; a ! marks what was warned of. CPU seconds include compilation, with
+no programs kept from before; a column finds those that the columns before it have made.
 """
 _MIXED = """
-The rows are from two machines, so that CPU seconds do not compare between rows, and not all of one commit. This is no
-held-out test: the search for modes was widened after `far_mode` was seen to fail, and only it and the rows that
-were missing then were run with that; a rule of `family="auto"` was set after a fit to a relative of one of these.
-"Corrected or auto, the better" chooses with the truth in hand.
+The rows are not all from one machine and one state of the code, so that CPU seconds do not compare between rows.
 """
 _ONE = """
-All rows are from one machine ({where}, a digest of the library's code). Rules of the library were set after fits to
-posteriors of the suite, so that it is no held-out test; the ones held out were written before any of them was fitted,
-and are counted apart. "Corrected or auto, the better" chooses with the truth in hand.
+All rows are from one machine and one state of the code ({where}, a digest of the library's code).
+"""
+_CAVEAT = """
+Rules of the library were set after fits to posteriors of the suite, so that it is no held-out test; those held out were
+written before any of them was fitted, and are counted apart. "Corrected or auto, the better" chooses with the truth in
+hand.
+"""
+_BESIDE = """## Beside other libraries
+
+Every fifth posterior of the suite in alphabetical order, chosen before any of the others ran: {names}. NumPyro's guides
+by 5000 steps of Adam with a learning rate of 0.005 and 10 draws a step; BlackJAX's Pathfinder with its own settings,
+from NumPyro's random start; of 16 paths, 1000 draws each, resampled by Pareto-smoothed weights, warned of where their
+k-hat is 0.7 or more. Each of them approximates the density that NumPyro makes of the model (`python -m
+provi_lab.posteriors.table --out RECORD --peers PYTHON`, on the same machine as the rows above, in processes of their
+own). CPU seconds are those of all these posteriors together, those of failures included.
 """
 
 
@@ -42,7 +60,7 @@ def final(row: dict[str, Any]) -> dict[str, Any]:
 def tally(rows: dict[str, Any]) -> dict[str, Any]:
     """Counts by column: rows, right ones, silent failures, false alarms."""
     found = {}
-    for column in (*COLUMNS, "either", "final"):
+    for column in _WORDS:
         cells = [cell for cell in (_cell(row, column) for row in rows.values()) if cell]
         if cells:
             right = [cell for cell in cells if cell["right"]]
@@ -51,12 +69,15 @@ def tally(rows: dict[str, Any]) -> dict[str, Any]:
                 "right": len(right),
                 "silent": sum(not cell["right"] and not cell["warned"] for cell in cells),
                 "alarms": sum(cell["warned"] for cell in right),
-                "cpu": sum(cell.get("cpu_seconds", 0.0) for cell in cells),
+                # What is chosen of other columns has no time of its own.
+                "cpu": None if column in _CHOICES else sum(cell.get("cpu_seconds", 0.0) for cell in cells),
             }
     return found
 
 
 def _cell(row: dict[str, Any], column: str) -> dict[str, Any] | None:
+    if column in PEERS:
+        return row.get("peers", {}).get(column)
     if "default" not in row:
         return None
     if column == "final":
@@ -72,30 +93,44 @@ def page(rows: dict[str, Any]) -> str:
     done = {name: row for name, row in rows.items() if "default" in row}
     where = {row.get("where") for row in done.values()}
     told = _ONE.format(where=where.pop()) if len(where) == 1 and None not in where else _MIXED
-    suite = {name: row for name, row in done.items() if not row.get("held_out")}
-    apart = {name: row for name, row in done.items() if row.get("held_out")}
-    lines = [_HEAD + told, f"{len(suite)} posteriors.", ""]
-    lines += ["| method | rows | right | wrong and not warned of | right and warned of | CPU seconds |"]
-    lines += ["| --- | --: | --: | --: | --: | --: |"]
-    words = {**COLUMNS, "either": "`corrected()` or auto, the better", "final": "auto, corrected where it warns"}
-    counted = [(words[column], counts) for column, counts in tally(suite).items()]
-    counted += [(f"held out: {words[column]}", counts) for column, counts in tally(apart).items()]
-    for title, counts in counted:
-        share = f"{counts['right']} ({100 * counts['right'] / counts['rows']:.0f}%)"
-        lines.append(
-            f"| {title} | {counts['rows']} | {share} | {counts['silent']} | {counts['alarms']} | {counts['cpu']:.0f} |"
-        )
-    used = [column for column in COLUMNS if any(column in row for row in done.values())]
-    lines += ["", "Mean error / ratio of deviations, k-hat in brackets:", ""]
-    lines += ["| posterior | kind | dim | family | " + " | ".join(COLUMNS[column] for column in used) + " |"]
-    lines += ["| --- | --- | --: | --- |" + " --: |" * len(used)]
-    for name, row in done.items():
-        cells = " | ".join(_words(row.get(column)) for column in used)
-        kind = row["kind"] + (", held out" if name in apart else "")
-        lines.append(f"| {name} | {kind} | {row['dim']} | {row['auto'].get('family', '')} | {cells} |")
-    missing = [f"{name} ({row['failed']})" for name, row in rows.items() if "default" not in row]
+    alone = {name: {k: v for k, v in row.items() if k != "peers"} for name, row in done.items()}
+    suite = {name: row for name, row in alone.items() if not row["held_out"]}
+    apart = {name: row for name, row in alone.items() if row["held_out"]}
+    beside = {name: row for name, row in done.items() if set(PEERS) & set(row.get("peers", {}))}
+    lines = [_HEAD + told + _CAVEAT, f"## The suite: {len(suite)} of {len(SUITE)} posteriors", "", *_counts(suite), ""]
+    if apart:
+        lines += [f"## Held out: {len(apart)} of {len(EVERY) - len(SUITE)} posteriors", "", *_counts(apart), ""]
+    if beside:
+        lines += [_BESIDE.format(names=", ".join(beside)), *_counts(beside), ""]
+        lines += _cells(beside, {"default": COLUMNS["default"], "auto": COLUMNS["auto"], **PEERS}) + [""]
+    lines += ["## Every row", "", *_cells(done, COLUMNS)]
+    missing = [f"{name} ({rows.get(name, {}).get('failed', 'not run')})" for name in sorted(EVERY) if name not in done]
+    peers = {name: rows.get(name, {}).get("peers", {"failed": "not run"}) for name in with_peers(SUITE)}
+    missing += [f"{name}, other libraries ({cells['failed']})" for name, cells in peers.items() if "failed" in cells]
     lines += ["", "Not finished: " + "; ".join(missing) + "."] if missing else []
     return "\n".join(lines) + "\n"
+
+
+def _counts(rows: dict[str, Any]) -> list[str]:
+    lines = ["| method | rows | right | wrong and not warned of | right and warned of | CPU seconds |"]
+    lines += ["| --- | --: | --: | --: | --: | --: |"]
+    for column, counts in tally(rows).items():
+        share = f"{counts['right']} ({100 * counts['right'] / counts['rows']:.0f}%)"
+        seconds = "" if counts["cpu"] is None else f"{counts['cpu']:.0f}"
+        numbers = f"{counts['silent']} | {counts['alarms']} | {seconds}"
+        lines.append(f"| {_WORDS[column]} | {counts['rows']} | {share} | {numbers} |")
+    return lines
+
+
+def _cells(rows: dict[str, Any], columns: dict[str, str]) -> list[str]:
+    lines = ["Mean error / ratio of deviations, k-hat in brackets:", ""]
+    lines += ["| posterior | kind | dim | family | " + " | ".join(columns.values()) + " |"]
+    lines += ["| --- | --- | --: | --- |" + " --: |" * len(columns)]
+    for name, row in rows.items():
+        cells = " | ".join(_words(_cell(row, column)) for column in columns)
+        kind = row["kind"] + (", held out" if row["held_out"] else "")
+        lines.append(f"| {name} | {kind} | {row['dim']} | {row['auto'].get('family', '')} | {cells} |")
+    return lines
 
 
 def _words(cell: dict[str, Any] | None) -> str:

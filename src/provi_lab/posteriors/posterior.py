@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+MEAN_ERROR, SD_ERROR = 0.1, 0.1
+"""What counts as right: means within a tenth of a standard deviation, deviations within a tenth of themselves."""
+
 Moments = dict[str, tuple[np.ndarray, np.ndarray]]
 """Of each latent site its means and its standard deviations."""
 
@@ -45,3 +48,16 @@ def design(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
     common = rng.normal(size=(rows, 1))
     table = 0.8 * rng.normal(size=(rows, columns)) + 0.6 * common
     return (table - table.mean(0)) / table.std(0)
+
+
+def errors(draws: dict[str, np.ndarray], reference: dict[str, Any]) -> dict[str, Any]:
+    """The worst error of a mean, in deviations, and the ratio of deviations that is farthest from one."""
+    shifts, ratios = [], []
+    for name, site in reference["sites"].items():
+        mean, sd = np.ravel(site["mean"]), np.ravel(site["sd"])
+        values = np.asarray(draws[name], float).reshape(len(draws[name]), -1)
+        varies = sd > 1e-12
+        shifts += list(np.abs(values.mean(0) - mean)[varies] / sd[varies])
+        ratios += list(values.std(0)[varies] / sd[varies])
+    shift, ratio = float(np.max(shifts)), float(ratios[int(np.argmax(np.abs(np.log(ratios))))])
+    return {"mean_error": shift, "sd_ratio": ratio, "right": bool(shift <= MEAN_ERROR and abs(ratio - 1) <= SD_ERROR)}

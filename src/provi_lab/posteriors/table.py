@@ -1,49 +1,45 @@
-"""How well the suite's posteriors are approximated: default fit, `corrected()`, `family="auto"`, NumPyro's guides.
+"""How well the suite's posteriors are approximated: default fit, `corrected()`, `family="auto"`, and other libraries.
 
-`python -m provi_lab.posteriors.table --out table.json`: one process a posterior with a time limit, what the file has is
-skipped, and the file is written after each. `--page docs/posteriors.md` writes the page of what the file has.
+`python -m provi_lab.posteriors.table --out table.json`: one process a posterior with a limit of CPU seconds, what the
+file has is skipped, and the file is written after each. `--peers PYTHON` runs other libraries (`peers.py`) on every
+fifth posterior, in a Python that has them. `--page docs/posteriors.md` writes the page of what the file has.
 
 Compared are all values of all latent sites, in the model's own space: the worst error of a mean in standard deviations
 of the reference, and the worst ratio of standard deviations.
 """
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from provi_lab.posteriors.posterior import errors
 
 REFERENCES = Path("benchmarks/results/posterior-references.json")
-MEAN_ERROR, SD_ERROR = 0.1, 0.1
-"""What counts as right: means within a tenth of a standard deviation, deviations within a tenth of themselves."""
+PEERS_EVERY = 5
+"""Peers run on every fifth posterior of the suite in alphabetical order, which was said before any of them ran."""
 
-_DRAWS, _GUIDE_STEPS = 40_000, 5000
-
-
-def errors(draws: dict[str, np.ndarray], reference: dict[str, Any]) -> dict[str, Any]:
-    """The worst error of a mean, in deviations, and the ratio of deviations that is farthest from one."""
-    shifts, ratios = [], []
-    for name, site in reference["sites"].items():
-        mean, sd = np.ravel(site["mean"]), np.ravel(site["sd"])
-        values = np.asarray(draws[name], float).reshape(len(draws[name]), -1)
-        varies = sd > 1e-12
-        shifts += list(np.abs(values.mean(0) - mean)[varies] / sd[varies])
-        ratios += list(values.std(0)[varies] / sd[varies])
-    shift, ratio = float(np.max(shifts)), float(ratios[int(np.argmax(np.abs(np.log(ratios))))])
-    return {"mean_error": shift, "sd_ratio": ratio, "right": bool(shift <= MEAN_ERROR and abs(ratio - 1) <= SD_ERROR)}
+_DRAWS = 40_000
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "JAX_PLATFORMS": "cpu",
+    "PROVI_COMPILATION_CACHE": "off",  # CPU seconds are those of a first fit
+}
 
 
-def measure(name: str, reference: dict[str, Any], peers: bool) -> dict[str, Any]:
+def measure(name: str, reference: dict[str, Any]) -> dict[str, Any]:
     """The row of one posterior."""
     import provi
     from provi_lab.posteriors.held_out import HELD_OUT
@@ -52,7 +48,7 @@ def measure(name: str, reference: dict[str, Any], peers: bool) -> dict[str, Any]
     posterior = EVERY[name]
     target = provi.from_numpyro(posterior.model, *posterior.data())
     row: dict[str, Any] = {"kind": posterior.kind, "dim": target.dim, "reference": reference["how"]}
-    row |= {"held_out": name in HELD_OUT, "where": f"{os.cpu_count()} cores, {_commit()}"}
+    row |= {"held_out": name in HELD_OUT, "where": f"{os.cpu_count()} cores, {_versions()}, {_commit()}"}
 
     def add(column: str, make: Callable[[], tuple[Any, dict[str, Any]]]) -> Any:
         began = time.process_time()
@@ -77,10 +73,14 @@ def measure(name: str, reference: dict[str, Any], peers: bool) -> dict[str, Any]
     auto = add("auto", lambda: _fitted(provi.fit(target, family="auto", progress=False)))
     if auto is not None and auto.posterior.family.has_density:
         add("auto corrected", lambda: _corrected(auto))
-    if peers:
-        for guide in ("AutoMultivariateNormal", "AutoIAFNormal"):
-            add(guide, lambda guide=guide: _guided(posterior, target, guide))
     return row
+
+
+def _versions() -> str:
+    import jax
+    import numpyro
+
+    return f"Python {platform.python_version()}, jax {jax.__version__}, numpyro {numpyro.__version__}"
 
 
 def _commit() -> str:
@@ -111,34 +111,22 @@ def _corrected(fit: Any) -> tuple[Any, dict[str, Any]]:
     return found, {"k_hat": found.pareto_k, "warned": not found.reliable, "draws": draws}
 
 
-def _guided(posterior: Any, target: Any, guide: str) -> tuple[Any, dict[str, Any]]:
-    """NumPyro's guide by Adam, as its manual has it; k-hat is not its own but of its draws."""
-    import jax
-    import numpyro
-    from numpyro.infer import SVI, Trace_ELBO, autoguide
-
-    with jax.enable_x64(True):
-        made = getattr(autoguide, guide)(posterior.model)
-        svi = SVI(
-            posterior.model, made, numpyro.optim.Adam(0.005), Trace_ELBO(num_particles=10, vectorize_particles=True)
-        )
-        found = svi.run(jax.random.key(0), _GUIDE_STEPS, *posterior.data(), progress_bar=False)
-        draws = made.sample_posterior(jax.random.key(1), found.params, sample_shape=(_DRAWS,))
-        draws = {name: np.asarray(value, float) for name, value in draws.items()}
-    return found, {"warned": False, "draws": draws}
-
-
-def _child(name: str, reference: dict[str, Any], seconds: float, peers: bool) -> dict[str, Any]:
+def _child(words: list[str], reference: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """The cells that `words`, a command, writes for one posterior; what goes wrong there is a row, too."""
     with tempfile.TemporaryDirectory() as folder:
         given, part = Path(folder) / "reference.json", Path(folder) / "part.json"
         given.write_text(json.dumps(reference))
-        words = [sys.executable, "-m", "provi_lab.posteriors.table", "--one", name, "--out", str(part)]
-        words += ["--references", str(given), *(["--peers"] if peers else [])]
-        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
-        try:
-            done = subprocess.run(words, env=os.environ | threads, capture_output=True, text=True, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return {"failed": f"no result within {seconds:g} s"}
+        # Of the clock the processor's, as others may be at work: `ulimit` ends the process.
+        limited = ["sh", "-c", f'ulimit -t {int(seconds)}; exec "$@"', "sh", *words]
+        found = {"PYTHONPATH": str(Path(__file__).parents[2])}
+        done = subprocess.run(
+            [*limited, "--reference", str(given), "--out", str(part)],
+            env=os.environ | _ENVIRONMENT | found,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode in (-9, -24, 137, 152):
+            return {"failed": f"no result within {seconds:g} CPU seconds"}
         if done.returncode != 0:
             return {"failed": done.stderr.strip().splitlines()[-1][:300] if done.stderr else "died"}
         return json.loads(part.read_text())
@@ -149,39 +137,68 @@ def usable(reference: dict[str, Any]) -> bool:
     return "sites" in reference and reference.get("converged", True)
 
 
+def with_peers(names: Iterable[str]) -> list[str]:
+    """The posteriors of the suite on which other libraries run."""
+    return sorted(names)[::PEERS_EVERY]
+
+
 def main(words: list[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the JSON file of all rows; what it has is kept")
     parser.add_argument("--references", type=Path, default=REFERENCES)
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=400.0, help="for one posterior")
+    parser.add_argument("--seconds", type=float, default=400.0, help="of the processor, for one posterior")
     parser.add_argument("--only", nargs="*", help="names of posteriors")
-    parser.add_argument("--peers", action="store_true", help="also NumPyro's guides")
+    parser.add_argument("--peers", metavar="PYTHON", help="run other libraries, by this Python, and nothing else")
     parser.add_argument("--page", type=Path, help="write the page of what the file has, and run nothing")
     parser.add_argument("--one", help="used by the command itself: one posterior, in this process")
+    parser.add_argument("--reference", type=Path, help="used by the command itself: the reference of that one")
     options = parser.parse_args(words)
     if options.page is not None:
         from provi_lab.posteriors.page import page
 
         options.page.write_text(page(json.loads(options.out.read_text())))
         return
-    references = json.loads(options.references.read_text())
     if options.one:
-        options.out.write_text(json.dumps(measure(options.one, references, options.peers)))
+        options.out.write_text(json.dumps(measure(options.one, json.loads(options.reference.read_text()))))
         return
+    _run_all(options)
+
+
+def _run_all(options: Any) -> None:
+    from provi_lab.posteriors.suite import EVERY, SUITE
+
+    references = json.loads(options.references.read_text())
     rows = json.loads(options.out.read_text()) if options.out.exists() else {}
-    wanted = [
-        n for n in options.only or references if "default" not in rows.get(n, {}) and usable(references.get(n, {}))
-    ]
+    asked = options.only or sorted(EVERY)
+    possible = [name for name in asked if usable(references.get(name, {}))]
+    for name in set(asked).difference(possible):
+        _add(options.out, name, {"failed": "no reference whose chains agree"})
+    if options.peers:
+        command = [options.peers, "-m", "provi_lab.posteriors.peers", "--one"]
+        possible = [name for name in possible if name in with_peers(SUITE)]
+    else:
+        command = [sys.executable, "-m", "provi_lab.posteriors.table", "--one"]
+    column = "peers" if options.peers else "default"
+    missing = [name for name in possible if column not in rows.get(name, {})]
     with ThreadPoolExecutor(options.processes) as pool:
-        plan = {pool.submit(_child, name, references[name], options.seconds, options.peers): name for name in wanted}
-        for done in as_completed(plan):
-            rows[plan[done]] = done.result()
-            fresh = options.out.with_suffix(".new")
-            fresh.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n")
-            fresh.replace(options.out)
-            print(plan[done], json.dumps(done.result())[:1500], flush=True)
+        plan = {pool.submit(_child, [*command, name], references[name], options.seconds): name for name in missing}
+        for ready in as_completed(plan):
+            name, cells = plan[ready], ready.result()
+            _add(options.out, name, {"peers": cells} if options.peers else cells)
+            print(name, json.dumps(cells)[:1500], flush=True)
+
+
+def _add(path: Path, name: str, cells: dict[str, Any]) -> None:
+    """The cells beside what the file has by now: rows and those of other libraries may be made at the same time."""
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        rows = json.loads(path.read_text()) if path.exists() else {}
+        rows[name] = {k: v for k, v in rows.get(name, {}).items() if k != "failed"} | cells
+        fresh = path.with_suffix(".new")
+        fresh.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n")
+        fresh.replace(path)
 
 
 if __name__ == "__main__":
