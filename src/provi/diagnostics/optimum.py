@@ -31,8 +31,8 @@ from provi.targets.gaussian import Gaussian
 from provi.targets.linear_model import AbstractLinearModel
 
 TOLERANCE, ACCEPTABLE, LARGEST_ITERATIONS, LARGEST_SPREAD = 1e-11, 1e-8, 500, 25.0
-_MOST_NARROWINGS = 600  # 4^600 is beyond floating point, where nothing becomes finite any more
 """Gradient norms to stop at and to accept when rounding stops the progress; the range of the quadrature."""
+_MOST_NARROWINGS = 600  # 4^600 is beyond floating point, where nothing becomes finite any more
 
 
 @dataclasses.dataclass(frozen=True)
