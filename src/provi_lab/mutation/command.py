@@ -31,7 +31,7 @@ from provi_lab.mutation.mutants import Mutant, mutants
 
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
 _NOTICED = ("killed", "timed out")
-_ENDS = (*_NOTICED, "survived", "not run", "unfinished")
+_ENDS = (*_NOTICED, "survived", "cut short", "not run", "unfinished")
 _LEVEL = 0.95
 _RECORDING = 0.6  # of the seconds, at most
 _CONTROLS = 40
@@ -173,8 +173,10 @@ def attempts(todo: list[Trial], tests: dict[str, Any], most: float | int) -> Ite
         choice = trials.chosen(trial.module, trial.mutant, tests, most)
         new = trial.mutant.applied(text)
 
-        def work(trial: Trial = trial, new: str = new, names: list[list[str]] = choice.tests) -> dict[str, Any]:
-            return trials.judged(trial.module, new, names) if names else {"end": "not run", "by": "", "passed": 0}
+        def work(trial: Trial = trial, new: str = new, choice: trials.Choice = choice) -> dict[str, Any]:
+            if not choice.tests:
+                return {"end": "not run", "by": "", "passed": 0}
+            return trials.judged(trial.module, new, choice.tests, choice.whole)
 
         limit = _GRACE + 3 * choice.seconds  # with the imports, on a core that others use, too
         yield trials.Job(trial, work, limit)
@@ -267,7 +269,9 @@ def main(words: list[str] | None = None) -> None:
 
     def save() -> dict[str, dict[str, Any]]:
         held = scores(every, ends)
-        about = {"python": platform.python_version(), "workers": options.workers, "seed": options.seed}
+        about: dict[str, Any] = {"python": platform.python_version(), "workers": options.workers, "seed": options.seed}
+        about["command"] = " ".join(["python -m provi_lab.mutation", *(sys.argv[1:] if words is None else words)])
+        about |= {"tests": len(files), "day": time.strftime("%Y-%m-%d")}
         about |= {
             "controls": controls,
             "missing": missing,
