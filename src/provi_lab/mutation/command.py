@@ -8,6 +8,9 @@ files are the same); then each change is tried with those that run its line, the
 Changes come in a random order, so that what was tried by the end of `--seconds` is a random sample of each room; a run
 on the same `--out` goes on where it ended. The score is the share that is noticed, with an exact 95 per cent interval
 for that of all changes of a room. Changes that mean the same as the code are in `equivalent.json`, with their reasons.
+Not noticed is all but "killed" and "timed out": also "cut short" (no test failed, but `--most` left some out), "not
+run", and "unfinished" (the clock of a busy machine ended it). Texts are left alone, as in messages, titles and
+f-strings, with what stands in them; which text is said when is behaviour, and changes of that count.
 One trial in forty is a control, of the unchanged module: those that fail say that tests fail by themselves.
 """
 
