@@ -8,6 +8,9 @@ files are the same); then each change is tried with those that run its line, the
 Changes come in a random order, so that what was tried by the end of `--seconds` is a random sample of each room; a run
 on the same `--out` goes on where it ended. The score is the share that is noticed, with an exact 95 per cent interval
 for that of all changes of a room. Changes that mean the same as the code are in `equivalent.json`, with their reasons.
+Not noticed is all but "killed" and "timed out": also "cut short" (no test failed, but `--most` left some out), "not
+run", and "unfinished" (the clock of a busy machine ended it). Texts are left alone, as in messages, titles and
+f-strings, with what stands in them; which text is said when is behaviour, and changes of that count.
 One trial in forty is a control, of the unchanged module: those that fail say that tests fail by themselves.
 """
 
@@ -31,7 +34,7 @@ from provi_lab.mutation.mutants import Mutant, mutants
 
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
 _NOTICED = ("killed", "timed out")
-_ENDS = (*_NOTICED, "survived", "not run", "unfinished")
+_ENDS = (*_NOTICED, "survived", "cut short", "not run", "unfinished")
 _LEVEL = 0.95
 _RECORDING = 0.6  # of the seconds, at most
 _CONTROLS = 40
@@ -173,8 +176,10 @@ def attempts(todo: list[Trial], tests: dict[str, Any], most: float | int) -> Ite
         choice = trials.chosen(trial.module, trial.mutant, tests, most)
         new = trial.mutant.applied(text)
 
-        def work(trial: Trial = trial, new: str = new, names: list[list[str]] = choice.tests) -> dict[str, Any]:
-            return trials.judged(trial.module, new, names) if names else {"end": "not run", "by": "", "passed": 0}
+        def work(trial: Trial = trial, new: str = new, choice: trials.Choice = choice) -> dict[str, Any]:
+            if not choice.tests:
+                return {"end": "not run", "by": "", "passed": 0}
+            return trials.judged(trial.module, new, choice.tests, choice.whole)
 
         limit = _GRACE + 3 * choice.seconds  # with the imports, on a core that others use, too
         yield trials.Job(trial, work, limit)
@@ -267,7 +272,9 @@ def main(words: list[str] | None = None) -> None:
 
     def save() -> dict[str, dict[str, Any]]:
         held = scores(every, ends)
-        about = {"python": platform.python_version(), "workers": options.workers, "seed": options.seed}
+        about: dict[str, Any] = {"python": platform.python_version(), "workers": options.workers, "seed": options.seed}
+        about["command"] = " ".join(["python -m provi_lab.mutation", *(sys.argv[1:] if words is None else words)])
+        about |= {"tests": len(files), "day": time.strftime("%Y-%m-%d")}
         about |= {
             "controls": controls,
             "missing": missing,

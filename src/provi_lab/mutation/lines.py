@@ -50,7 +50,7 @@ class Recorder:
             self.tests[IMPORT] = {"passed": False, "seconds": 0.0, "lines": _plain(self.seen)}
         self.seen = {}
         self._again()
-        self._began = time.perf_counter()
+        self._began = time.process_time()
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """After each phase of a test."""
@@ -58,7 +58,7 @@ class Recorder:
         test = self.tests.setdefault(report.nodeid, {"passed": False, "seconds": 0.0, "lines": {}})
         if report.when == "call":
             test["passed"] = passed
-        test["seconds"] = round(time.perf_counter() - self._began, 3)
+        test["seconds"] = round(time.process_time() - self._began, 3)
         if report.when == "teardown":
             test["passed"] &= passed
             test["lines"] = _plain(self.seen)

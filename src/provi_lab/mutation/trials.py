@@ -121,16 +121,21 @@ def in_children(jobs: Iterator[Job], workers: int, until: float | int) -> Iterat
                     del running[pid]
                     free.append(slot)
                     answer = json.loads(out.read_text()) if out.exists() else None
-                    if answer is None and job.needs is None:
-                        rung = ended and os.WIFSIGNALED(status) and os.WTERMSIG(status) in _TIME_IS_UP
-                        answer = {"end": "timed out" if rung else "killed" if ended else "unfinished"}
-                        answer |= {"by": "", "passed": 0}
-                    if answer is None and ended:
+                    if answer is None and ended and not os.WIFSIGNALED(status):
                         print(f"a child died: {out.with_suffix('.log').read_text()[-1500:]}", flush=True)
+                    if answer is None and job.needs is None:
+                        answer = {"end": _end_of(status) if ended else "unfinished", "by": "", "passed": 0}
                     yield job, answer, now - began
         finally:
             for pid in running:
                 _end(pid)
+
+
+def _end_of(status: int) -> str:
+    """Of a child without an answer: a signal ended the tests, else it is a fault of this program and tells nothing."""
+    if not os.WIFSIGNALED(status):
+        return "unfinished"
+    return "timed out" if os.WTERMSIG(status) in _TIME_IS_UP else "killed"
 
 
 def _end(pid: int, *, reaped: bool = False) -> None:
@@ -178,11 +183,12 @@ def recorded(path: str, out: Path) -> Any:
     return recorder.tests
 
 
-def judged(module: str, text: str, tests: list[list[str]]) -> dict[str, Any]:
+def judged(module: str, text: str, tests: list[list[str]], whole: bool = True) -> dict[str, Any]:
     """In a child: these tests, one batch after the other, with the module's text changed, until one fails.
 
-    Ends are "killed", "survived" and "not run" where pytest found none of the tests. A batch is one call of pytest,
-    which imports all files of its tests before it runs the first.
+    Ends are "killed", "survived", "cut short" where not the `whole` of the tests that run the line were asked, and
+    "not run" where pytest found none of them. A batch is one call of pytest, which imports all files of its tests
+    before it runs the first. A test that is not found was not asked: nothing has failed, and nothing is noticed.
     """
     path = ROOT / "src" / module
     if not in_place.changed_in_place(path, text.encode()):
@@ -192,10 +198,12 @@ def judged(module: str, text: str, tests: list[list[str]]) -> dict[str, Any]:
     ends = []
     for batch in tests:
         code = _pytest(["-x", *batch], watch)
-        ends.append({0: "survived", 5: "not run"}.get(int(code), "killed"))
+        ends.append("killed" if watch.failed else "survived" if int(code) == 0 else "not run")
         if ends[-1] == "killed":
             break
     end = next((end for end in ("killed", "survived") if end in ends), "not run")
+    if end == "survived" and not (whole and "not run" not in ends):
+        end = "cut short"
     return {"end": end, "by": watch.failed, "passed": watch.passed}
 
 
@@ -259,10 +267,11 @@ def modules_of(room: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Which tests are asked about a change, in batches, and how long they take unchanged."""
+    """Which tests are asked about a change, in batches, how long they take unchanged, and whether they are all."""
 
     tests: list[list[str]]
     seconds: float
+    whole: bool = True
 
 
 def chosen(module: str, mutant: Mutant, recorded_tests: dict[str, dict[str, Any]], most: float | int) -> Choice:
@@ -271,7 +280,8 @@ def chosen(module: str, mutant: Mutant, recorded_tests: dict[str, dict[str, Any]
     - A line that runs on import only is asked of all tests that run anything of the module.
     - What JAX has traced for one test of a file is not seen to run in the next: hence the others of the files.
     - Files in order of what their tests of the line take together: a file of unit tests comes before one of fits.
-    - `most`: seconds; what is beyond is not asked, and a change that would be noticed there only counts as a survivor.
+    - `most`: seconds; what is beyond is not asked, and a change that would be noticed there only is "cut short": it
+      counts as one that was not noticed.
     """
     lines = range(mutant.line, mutant.last + 1)
     here = {name: test for name, test in recorded_tests.items() if test["passed"] and test["lines"].get(module)}
@@ -299,4 +309,4 @@ def chosen(module: str, mutant: Mutant, recorded_tests: dict[str, dict[str, Any]
                 taken.append(name)
                 total += max(seconds(name), 1e-3)
         tests += [taken] if taken else []
-    return Choice(tests, total)
+    return Choice(tests, total, sum(map(len, tests)) == sum(map(len, batches)))

@@ -9,7 +9,7 @@ import pytest
 from provi.certificates.monte_carlo import batch_minima as minima
 from provi.certificates.monte_carlo.batch_sums import NUM_BATCHES, BatchMeans
 
-RNG = np.random.default_rng(1)
+RNG, ONES = np.random.default_rng(1), np.ones(2)
 
 
 @pytest.mark.parametrize("diagonal", [False, True])
@@ -37,7 +37,10 @@ def test_remainders():
     v, gradient = RNG.normal(size=(2, NUM_BATCHES, 2))
     matrix = np.array([[1.0, 0.0], [0.5, 2.0]])
     assert np.allclose(minima._remainder(matrix, v, gradient, 9.0), [0.5 * g @ matrix.T @ matrix @ g for g in gradient])
-    assert np.allclose(minima._remainder(np.array([2.0, 3.0]), v, gradient, 9.0), 0.5 * (4 * gradient[:, 0] ** 2 + 9 * gradient[:, 1] ** 2))
+    assert np.allclose(
+        minima._remainder(np.array([2.0, 3.0]), v, gradient, 9.0),
+        0.5 * (4 * gradient[:, 0] ** 2 + 9 * gradient[:, 1] ** 2),
+    )
     expected = [np.sqrt(g @ g) * (np.sqrt(x @ x) + 9.0) for g, x in zip(gradient, v, strict=True)]
     assert np.allclose(minima._remainder(None, v, gradient, 9.0), expected)
     assert minima._like(np.ones(4, bool), np.zeros((4, 2, 2))).shape == (4, 1, 1)
@@ -76,7 +79,7 @@ class Bowls:
                           *(jnp.asarray(x) for x in (ones, ones, least)))  # fmt: skip
 
 
-def run(bowls, whitener=np.ones(2), most=40, preconditioner=np.ones(2), **more):
+def run(bowls, whitener=ONES, most=40, preconditioner=ONES, **more):
     def evaluate(shifts, with_fisher):
         return minima.on_host(bowls(shifts, with_fisher))
 
@@ -92,7 +95,9 @@ def test_bowls_are_minimised_until_the_remainder_is_a_hundredth():
     decrease = whole - 0.5 * np.sum(bowls.stiff * (found.shifts - bowls.centres) ** 2, axis=1)
     assert np.allclose(found.remainder, remainder, atol=1e-14) and np.allclose(found.decrease, decrease, atol=1e-14)
     assert np.all(remainder <= np.maximum(0.01 * decrease, 1e-8)) and np.all(decrease >= 0)
-    assert found.passes == len(bowls.calls) < 12 and [fisher for _, fisher in bowls.calls] == [True] + [False] * (found.passes - 1)
+    assert found.passes == len(bowls.calls) < 12 and [fisher for _, fisher in bowls.calls] == [True] + [False] * (
+        found.passes - 1
+    )
     assert not bowls.calls[0][0].any() and found.least == 0.0 and np.all(found.moment >= 1)
     # A batch that is done stands still, whatever the others do.
     done = [np.all(later == found.shifts, axis=1) for later, _ in bowls.calls]
@@ -156,7 +161,9 @@ def test_it_gives_up_after_ten_passes_without_progress():
 def test_so_many_pairs_are_kept(monkeypatch):
     kept = []
     quasi_newton = minima._quasi_newton
-    monkeypatch.setattr(minima, "_quasi_newton", lambda g, pairs, p: kept.append(len(pairs)) or quasi_newton(g, pairs, p))
+    monkeypatch.setattr(
+        minima, "_quasi_newton", lambda g, pairs, p: kept.append(len(pairs)) or quasi_newton(g, pairs, p)
+    )
 
     def slow(k, value, gradient):
         return value, gradient / 1.001**k

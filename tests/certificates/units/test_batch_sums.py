@@ -13,7 +13,7 @@ from provi.families import Normal, StudentT, Uniform
 from provi.targets import LogDensity, LogisticRegression
 from support.formulas import fresh
 
-EPS = 2.0**-52
+EPS, ONES, ZEROS = 2.0**-52, np.ones(2), np.zeros(2)
 
 
 def wavy(z):
@@ -27,7 +27,9 @@ LOC = np.array([0.4, -0.3])
 def frame(full, whitener=True, claimed=0.1):
     factor = np.array([[0.8, 0.0], [0.3, 0.6]]) if full else np.array([0.8, 0.6])
     white = (np.array([[1.1, 0.0], [0.2, 0.7]]) if full else np.array([1.1, 0.7])) if whitener else None
-    return Frame(*(jnp.asarray(x) for x in (LOC, factor)), None if white is None else jnp.asarray(white), jnp.asarray(claimed))
+    return Frame(
+        *(jnp.asarray(x) for x in (LOC, factor)), None if white is None else jnp.asarray(white), jnp.asarray(claimed)
+    )
 
 
 def matrix_of(entry):
@@ -105,7 +107,7 @@ def test_what_is_not_asked_for(monkeypatch):
     assert fresh(sums.batch_means)(*given, frame(False), *rest).hessian is None
 
 
-def excess_of(values, plus, minus, u, claimed=0.0, factor=np.ones(2), loc=np.zeros(2)):
+def excess_of(values, plus, minus, u, claimed=0.0, factor=ONES, loc=ZEROS):
     """One pair: the excess and the curvature."""
     held = Frame(jnp.asarray(loc), jnp.asarray(factor), None, jnp.asarray(claimed))
     arrays = [np.asarray(u, float)[None, None], np.asarray(values, float)[:, None, None]]
@@ -142,7 +144,9 @@ def test_the_excess_of_a_pair_by_hand():
     with_claim, _ = excess_of((2.0, 60.0), plus, minus, u, 0.2)
     assert with_claim < excess_of((2.0, 60.0), plus, minus, u)[0] < 0
     concave, curvature = excess_of((2.0, 60.0), minus, plus, u)  # slopes that refute come first
-    assert concave == pytest.approx(-((plus - minus) @ u) / 2, rel=1e-6) and curvature == pytest.approx(concave / (u @ u), rel=1e-6)
+    assert concave == pytest.approx(-((plus - minus) @ u) / 2, rel=1e-6) and curvature == pytest.approx(
+        concave / (u @ u), rel=1e-6
+    )
     for bad in (np.inf, np.nan):
         assert excess_of((bad, 1.0), plus, minus, u)[0] > 0
     # Linear to rounding: neither slopes nor tangents refute.

@@ -102,8 +102,8 @@ def means(**changed):
 def minima(**changed):
     first = changed.pop("first", None) or means()
     held = dict(first=first, shifts=np.zeros((COUNT, DIM)), decrease=RNG.gamma(2.0, size=COUNT) * 0.05,
-                remainder=RNG.random(COUNT) * 0.01, moment=0.1 * RNG.normal(size=(COUNT, DIM, DIM)), passes=3, least=0.0,
-                least_at=np.zeros((COUNT, DIM)))  # fmt: skip
+                remainder=RNG.random(COUNT) * 0.01, moment=0.1 * RNG.normal(size=(COUNT, DIM, DIM)), passes=3,
+                least=0.0, least_at=np.zeros((COUNT, DIM)))  # fmt: skip
     return BatchMinima(**{**held, **changed})
 
 
@@ -170,7 +170,9 @@ def test_what_is_not_finite_bounds_nothing():
         result = values.check_values(found, np.eye(2), True, np.zeros((2, 2)), 0.05, 0.0, Unseen(0.0, 0.0, 100))
         assert result == CheckValues()
     nothing = CheckValues()
-    assert {nothing.constants_free, nothing.strong_convexity, nothing.metric_of_q, nothing.kl, nothing.decrease} == {math.inf}
+    assert {nothing.constants_free, nothing.strong_convexity, nothing.metric_of_q, nothing.kl, nothing.decrease} == {
+        math.inf
+    }
     assert nothing.least_decrease == -math.inf and values.ROUNDING == 64
 
 

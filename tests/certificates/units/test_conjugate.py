@@ -41,7 +41,11 @@ EXACT = dict(curvature_error=0.0, gradient_error=0.0, row_error=np.zeros(4), cen
 
 def terms(eta, multiples=1.0):
     """Of the Poisson likelihood: values, slopes and weights."""
-    return multiples * (np.exp(eta) - COUNTS * eta + special.gammaln(COUNTS + 1)), multiples * (np.exp(eta) - COUNTS), multiples * np.exp(eta)
+    return (
+        multiples * (np.exp(eta) - COUNTS * eta + special.gammaln(COUNTS + 1)),
+        multiples * (np.exp(eta) - COUNTS),
+        multiples * np.exp(eta),
+    )
 
 
 @pytest.mark.parametrize("make", [problem, identity_problem])
@@ -78,7 +82,9 @@ def test_errors_of_f_and_of_its_gradient(make, largest, coarse, monkeypatch):
         products, sums = (4 + 16) * unit, 32 * unit + 4 * 3 * unit
         along = held.row_error + 32 * unit * norms
         always = held.centre_error + 32 * unit * np.abs(CENTRE)
-        expected = sums * (np.abs(values).sum() + np.abs(first).sum() + length * prior + length * np.linalg.norm(GRADIENT))
+        expected = sums * (
+            np.abs(values).sum() + np.abs(first).sum() + length * prior + length * np.linalg.norm(GRADIENT)
+        )
         expected += 0.02 * length + 0.5 * 0.01 * length**2
         expected += 2 * (length * np.abs(slopes) @ along + np.abs(slopes) @ always)
         assert value_error[k] == pytest.approx(expected, rel=1e-10)
@@ -95,7 +101,9 @@ def test_other_coordinates(make, coarse):
     unit = coarse(conj, linear)
     moved = held.transformed(matrix)
     size, rounding = np.linalg.svd(matrix)[1][0], 8 * unit
-    assert np.allclose(moved.prior_curvature, matrix.T @ PRIOR @ matrix) and np.allclose(moved.prior_gradient, matrix.T @ GRADIENT)
+    assert np.allclose(moved.prior_curvature, matrix.T @ PRIOR @ matrix) and np.allclose(
+        moved.prior_gradient, matrix.T @ GRADIENT
+    )
     assert moved.curvature_error == pytest.approx(size**2 * (0.01 + rounding * np.sqrt(np.sum(PRIOR**2))))
     assert moved.gradient_error == pytest.approx(size * (0.02 + rounding * np.sqrt(np.sum(GRADIENT**2))))
     roots = np.linalg.norm(held.root, axis=1)
@@ -112,7 +120,16 @@ def test_other_coordinates(make, coarse):
 
 
 def test_chunks_keep_to_the_cache():
-    for count, chunk in ((100, 512), (4096, 32), (4097, 512), (2**17, 32), (2**22, 8), (1000, 128), (255, 512), (257, 256)):
+    for count, chunk in (
+        (100, 512),
+        (4096, 32),
+        (4097, 512),
+        (2**17, 32),
+        (2**22, 8),
+        (1000, 128),
+        (255, 512),
+        (257, 256),
+    ):
         held = problem(centre=np.zeros(count))
         assert held.chunk == chunk
     regression = LogisticRegression(np.zeros((2**14, 2)) + np.arange(2.0), np.arange(2**14) % 2)
@@ -197,7 +214,9 @@ def test_a_density_in_the_coordinates_of_q(coarse):
     taken = 8 * unit * size + 32 * unit * np.trace(product)
     assert np.allclose(held.curvature(), product - taken * np.eye(2)) and held.dim == 2
     moved = held.transformed(2 * np.eye(2))
-    assert np.allclose(moved.root, 2 * root) and moved.lower is lower and conj.in_floating_type(held, np.float32) is held
+    assert (
+        np.allclose(moved.root, 2 * root) and moved.lower is lower and conj.in_floating_type(held, np.float32) is held
+    )
 
 
 def test_a_bound_from_any_place_is_above_the_conjugate(coarse):
@@ -270,7 +289,6 @@ def test_quasi_newton_is_the_bfgs_matrix():
         assert np.allclose(found[k], matrix @ gradient[k])
 
 
-
 def searching(residuals, start, points=None, dtype=np.float64, tolerance=1e-6, rows=None):
     count = len(start)
     search = conj._Search(problem(), np.eye(2), np.zeros((count, 2)) if points is None else points)
@@ -301,11 +319,16 @@ def test_rows_end_by_themselves():
 
 def test_a_trial_that_taught_nothing_is_a_quarter_as_long():
     search, calls = searching(lambda k, w: np.full_like(w, np.nan) if k in (2, 3) else w.copy(), np.array([[1.0, 2.0]]))
-    assert np.allclose(calls[1], 0) and np.allclose(calls[2], [[0.75, 1.5]]) and np.allclose(calls[3], [[0.9375, 1.875]])
+    assert (
+        np.allclose(calls[1], 0) and np.allclose(calls[2], [[0.75, 1.5]]) and np.allclose(calls[3], [[0.9375, 1.875]])
+    )
     # Past the minimum the slope must have shrunk to nine tenths.
     for slope, accepted in ((0.89, True), (0.91, False)):
-        search, calls = searching(lambda k, w, s=slope: np.array([[1.0, 0.0]]) if k == 1 else np.array([[-s, 0.0]]), np.array([[1.0, 0.0]]),
-                                  tolerance=0.499)  # fmt: skip
+
+        def slopes(k, w, slope=slope):
+            return np.array([[1.0 if k == 1 else -slope, 0.0]])
+
+        search, calls = searching(slopes, np.array([[1.0, 0.0]]), tolerance=0.499)
         assert np.allclose(search.places, [[0.0, 0.0]]) == accepted
 
 

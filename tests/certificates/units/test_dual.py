@@ -1,4 +1,4 @@
-"""`certificates/dual`: a small Gaussian process by dense algebra; errors as they are written, where they can be seen."""
+"""`certificates/dual`: a small Gaussian process by dense algebra; errors as they are written."""
 
 import dataclasses
 import math
@@ -66,7 +66,9 @@ def test_errors_of_products_with_the_prior(coarse):
     eps = coarse(passes)
     size, vector = np.diag(GRAM), np.array([0.5, -1.0, 2.0, 0.1])
     expected = 8 * 4 * eps * np.abs(GRAM) @ np.abs(vector)
-    expected += [0.02 * math.sqrt(k) * sum(math.sqrt(m) * abs(x) for m, x in zip(size, vector, strict=True)) for k in size]
+    expected += [
+        0.02 * math.sqrt(k) * sum(math.sqrt(m) * abs(x) for m, x in zip(size, vector, strict=True)) for k in size
+    ]
     assert np.allclose(prior().product_error(vector), expected)
     trace = np.trace(np.eye(4) + np.diag(np.sqrt(S)) @ GRAM @ np.diag(np.sqrt(S)))
     assert prior().trace(S) == pytest.approx(trace)
@@ -96,7 +98,9 @@ def test_the_prior_in_double(coarse):
         for dtype in (np.float64, np.float32):
             model = SimpleNamespace(design=design, prior=SimpleNamespace(factor=factor, mean=mean), prior_mean=mean,
                                     gram=gram.astype(dtype))  # fmt: skip
-            found = passes.prior_in_double.__wrapped__(model) if hasattr(passes.prior_in_double, "__wrapped__") else None
+            found = (
+                passes.prior_in_double.__wrapped__(model) if hasattr(passes.prior_in_double, "__wrapped__") else None
+            )
             found = passes.prior_in_double(model) if found is None else found
             assert np.allclose(found.gram, gram, rtol=1e-12) and found.gram.dtype == np.float64
             assert found.unit == 4 * 6 * eps and np.allclose(found.mean, design @ mean)
@@ -112,8 +116,11 @@ def test_a_pass_at_a_gaussian_process(monkeypatch, coarse):
     assert np.allclose(at.covariance, V) and np.allclose(at.variance, np.diag(V)) and np.allclose(at.centre, centre)
     sign = 2 * LABELS - 1
     for k in range(COUNT):
+
         def mean(f, k=k):
-            return integrate.quad(lambda t: f(sign[k] * (centre[k] + math.sqrt(V[k, k]) * t)) * stats.norm.pdf(t), -9, 9)[0]
+            return integrate.quad(
+                lambda t: f(sign[k] * (centre[k] + math.sqrt(V[k, k]) * t)) * stats.norm.pdf(t), -9, 9
+            )[0]
 
         assert at.gradient[k] - A[k] == pytest.approx(-sign[k] * mean(lambda x: special.expit(-x)), abs=1e-8)
         assert at.weight[k] == pytest.approx(mean(lambda x: special.expit(x) * special.expit(-x)), abs=1e-8)
@@ -163,7 +170,9 @@ def test_how_the_weight_moves_with_mean_and_variance():
     def found(likelihood, y):
         given = [jnp.asarray(x) for x in (centre, variance, y)]
         weight = fresh(likelihood.moments)(*given).weight
-        return [np.asarray(x) for x in fresh(passes._sensitivities)(likelihood, *given, jnp.abs(weight))], np.asarray(weight)
+        return [np.asarray(x) for x in fresh(passes._sensitivities)(likelihood, *given, jnp.abs(weight))], np.asarray(
+            weight
+        )
 
     (first, second, rate), weight = found(Poisson(), np.array([1.0, 2.0]))
     assert np.allclose(rate, 1) and np.allclose(first, weight) and np.allclose(second[0], 0.5 * weight[0])
@@ -208,7 +217,9 @@ def test_the_negative_elbo(monkeypatch, coarse):
     eps = coarse(passes)
     found, error = passes.dual_negative_elbo(None, family(), DualPoint(jnp.asarray(A), jnp.asarray(S)))
     # KL(N(m, V) || N(m_0, K)) by its closed form.
-    kl = 0.5 * (np.trace(np.linalg.solve(GRAM, V)) - 4 + A @ GRAM @ A + np.linalg.slogdet(GRAM)[1] - np.linalg.slogdet(V)[1])
+    kl = 0.5 * (
+        np.trace(np.linalg.solve(GRAM, V)) - 4 + A @ GRAM @ A + np.linalg.slogdet(GRAM)[1] - np.linalg.slogdet(V)[1]
+    )
     assert found == pytest.approx(values.sum() + kl)
     trace, mean = S @ at.variance, A @ GRAM @ A
     slope = np.abs(at.gradient - A) + at.gradient_error
@@ -221,8 +232,9 @@ def test_the_negative_elbo(monkeypatch, coarse):
 
 
 def with_errors(at, **more):
-    return dataclasses.replace(at, weight_error=np.array([0.001, 0.002, 0.0, 0.001]), variance_error=np.full(4, 0.01),
-                               gradient_error=np.array([0.01, 0.02, 0.0, 0.03]), centre_error=np.full(4, 0.02), **more)  # fmt: skip
+    weights, slopes = np.array([0.001, 0.002, 0.0, 0.001]), np.array([0.01, 0.02, 0.0, 0.03])
+    errors = dict(weight_error=weights, gradient_error=slopes, variance_error=np.full(4, 0.01))
+    return dataclasses.replace(at, **errors, centre_error=np.full(4, 0.02), **more)
 
 
 def test_the_part_of_the_covariance(coarse):
@@ -241,7 +253,9 @@ def test_the_part_of_the_covariance(coarse):
         worse = dataclasses.replace(at, weight_error=np.array([share * least / (variance[0] + 0.01), 0, 0, 0]))
         assert math.isfinite(dual.covariance_part(worse)) == finite
     assert dual.least_ratio(np.array([0.1, 0.5]), np.array([0.2, 0.0])) == 0.5
-    assert dual.least_ratio(np.array([3.0, 0.5]), np.array([0.2, 0.0])) == 1.0 == dual.least_ratio(np.ones(1), np.zeros(1))
+    assert (
+        dual.least_ratio(np.array([3.0, 0.5]), np.array([0.2, 0.0])) == 1.0 == dual.least_ratio(np.ones(1), np.zeros(1))
+    )
 
 
 def test_linearisation():
@@ -301,7 +315,9 @@ def test_the_local_bound_asks_for_what_the_formula_says(monkeypatch, coarse):
 
 def test_curvature_of_sites_on_a_region():
     at, slack = held(), np.array([0.01, 0.02, 0.03, 0.04])
-    found = np.asarray(passes.site_weights(at.likelihood, at.centre, np.sqrt(at.variance), np.asarray(0.4), slack, at.response))
+    found = np.asarray(
+        passes.site_weights(at.likelihood, at.centre, np.sqrt(at.variance), np.asarray(0.4), slack, at.response)
+    )
     for k in range(COUNT):
         q = at.likelihood.self_concordance * (math.sqrt(V[k, k]) * 0.4 + slack[k])
         deviation = math.sqrt(V[k, k] / (1 + q))
@@ -329,18 +345,24 @@ def test_moved_sites_as_they_are_written():
             assert slope[k] == pytest.approx(third + moved[k] * min(weight[k] + grown, largest))
 
 
-def iterative(monkeypatch, moments=None, errors=None, variance=None, squared=0.3, unit=0.004, solver=None, likelihood=None,
-              room=True, s=S):  # fmt: skip
+def iterative(monkeypatch, moments=None, errors=None, variance=None, squared=0.3, unit=0.004, solver=None,
+              likelihood=None, room=True, s=S):  # fmt: skip
     """`iterative_bounds` at what is given."""
     known, likelihood = prior(unit), likelihood or BernoulliLogit()
-    moments = moments or SimpleNamespace(slope=np.array([-0.2, 0.11, -0.28, -0.12]), weight=np.array([0.19, 0.12, 0.24, 0.01]))
+    moments = moments or SimpleNamespace(
+        slope=np.array([-0.2, 0.11, -0.28, -0.12]), weight=np.array([0.19, 0.12, 0.24, 0.01])
+    )
     errors = errors or SimpleNamespace(slope=np.full(4, 0.001), weight=np.full(4, 0.002))
     variance = np.diag(V) if variance is None else variance
     made = []
     moments, errors = (Pair(x.slope, x.weight) for x in (moments, errors))
     monkeypatch.setattr(dual, "prior_in_double", lambda family, numbers: known)
-    monkeypatch.setattr(dual, "_evaluate_factored", lambda *given: (variance, 0.01 * variance, moments, errors, squared))
-    monkeypatch.setattr(dual, "_evaluate", lambda *given: made.append(given) or (variance, 0.01 * variance, moments, errors, squared))
+    monkeypatch.setattr(
+        dual, "_evaluate_factored", lambda *given: (variance, 0.01 * variance, moments, errors, squared)
+    )
+    monkeypatch.setattr(
+        dual, "_evaluate", lambda *given: made.append(given) or (variance, 0.01 * variance, moments, errors, squared)
+    )
     monkeypatch.setattr(dual, "factors_fit", lambda size, itemsize, room_left: room and itemsize == 8)
     target = Target(likelihood=likelihood, response=LABELS)
     point = DualPoint(jnp.asarray(A), jnp.asarray(s))
@@ -358,7 +380,9 @@ def expected_iterative(parts, eps, squared=0.3, pad=0.0, s=S, likelihood=None):
     far = root * (root @ np.abs(A))
     moved = (relative + known.unit) * far + known.mean_error
     moved = moved + np.asarray(likelihood.shift_error(np.abs(MEAN) + far, LABELS))
-    slope_error, weight_error = dual._moved(likelihood, float(likelihood.curvature[1]), moments.weight, variance, error, moved)
+    slope_error, weight_error = dual._moved(
+        likelihood, float(likelihood.curvature[1]), moments.weight, variance, error, moved
+    )
     slope_error = slope_error + errors.slope + relative * np.abs(moments.slope)
     weight_error = weight_error + errors.weight + relative * moments.weight
     c = A + moments.slope
@@ -401,7 +425,10 @@ def test_the_bound_by_traces_of_a_solver(monkeypatch, coarse):
     # One of its own where there is no room for a factor, or the given one is not in float64.
     monkeypatch.setattr(dual, "target_jitter", lambda target: 0.25)
     monkeypatch.setattr(dual, "site_solver", lambda gram, jitter: made.append(float(jitter)) or solver)
-    for given, room in ((None, False), (jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, solver), True)):
+    for given, room in (
+        (None, False),
+        (jax.tree.map(lambda x: x.astype(jnp.float32) if x.dtype == jnp.float64 else x, solver), True),
+    ):
         again, there, _ = iterative(monkeypatch, solver=given, room=room, unit=1e-4)
         assert again.value == pytest.approx(found.value) and made[-1] == 0.25 and len(there) == 1
     too = 0.51 / (rank * parts[0].trace(S)) - eps
@@ -415,10 +442,15 @@ def test_who_has_no_bound(monkeypatch):
     target, point = Target(likelihood=steep, response=LABELS), DualPoint(jnp.asarray(A), jnp.asarray(S))
     (found,) = dual.iterative_bounds(target, family(), point)
     assert same(found, dual.NAME, math.inf, "the some likelihood is not log-concave")
-    assert [b.detail for b in dual.dual_bounds(target, family(), point)] == ["the some likelihood is not log-concave"] * 2
+    assert [b.detail for b in dual.dual_bounds(target, family(), point)] == [
+        "the some likelihood is not log-concave"
+    ] * 2
     rooted = family(root=jnp.eye(4))
     concave = Target(likelihood=BernoulliLogit(), response=LABELS)
-    assert all(b.value == math.inf for b in (*dual.iterative_bounds(concave, rooted, point), *dual.dual_bounds(concave, rooted, point)))
+    assert all(
+        b.value == math.inf
+        for b in (*dual.iterative_bounds(concave, rooted, point), *dual.dual_bounds(concave, rooted, point))
+    )
     steep.log_concave, steep.curvature = True, (0, math.inf)
     assert "not bounded" in dual.iterative_bounds(target, family(), point)[0].detail
     steep.plain = Poisson()
@@ -448,8 +480,11 @@ def test_what_is_passed_on(monkeypatch):
     for name in ("gradient", "weight", "gradient_error", "weight_error"):
         monkeypatch.setattr(dual, "dual_pass", lambda *_, n=name: dataclasses.replace(at, **{n: np.full(4, np.inf)}))
         found = dual.dual_bounds(target, family(), point)
-        assert [(b.name, b.value) for b in found] == [(n, math.inf) for n in dual.NAMES] and "quadrature" in found[0].detail
+        assert [(b.name, b.value) for b in found] == [(n, math.inf) for n in dual.NAMES] and "quadrature" in found[
+            0
+        ].detail
     for error, words in ((np.linalg.LinAlgError, "jitter"), (OverflowError, "too far")):
+
         def fails(*_, error=error):
             raise error
 
@@ -463,7 +498,7 @@ def test_evaluations_on_the_device():
     factored = dual._evaluate_factored(jnp.asarray(GRAM), likelihood, LABELS, MEAN, A, S, 0.125)
     iterated = dual._evaluate(solver, likelihood, LABELS, MEAN, A, S, np.asarray(1e-9))
     centre = MEAN + GRAM @ A
-    for variance, error, moments, errors, squared in (factored, iterated):
+    for variance, _, moments, errors, squared in (factored, iterated):
         assert np.allclose(variance, np.diag(V), atol=1e-6)
         direct = likelihood.moments(jnp.asarray(centre), jnp.asarray(variance), jnp.asarray(LABELS))
         assert np.allclose(moments.slope, direct.slope) and np.allclose(moments.weight, direct.weight)
@@ -482,7 +517,11 @@ def test_refuted_sites(monkeypatch):
     assert dual.refuted_site(target, family(), point) is None
     monkeypatch.setattr(BernoulliLogit, "grounds", ("declared", "by a user"))
     assert dual.refuted_site(target, family(), point) == "found"
-    assert np.allclose(asked[0][1], MEAN + GRAM @ A) and np.allclose(asked[0][2], np.diag(V)) and np.array_equal(asked[0][3], LABELS)
+    assert (
+        np.allclose(asked[0][1], MEAN + GRAM @ A)
+        and np.allclose(asked[0][2], np.diag(V))
+        and np.array_equal(asked[0][3], LABELS)
+    )
     monkeypatch.setattr(dual, "is_streamed", lambda gram: True)
     assert dual.refuted_site(target, family(), point) == "found"
     assert np.allclose(asked[1][1], MEAN + GRAM @ A) and np.allclose(asked[1][2], np.diag(V))

@@ -1,4 +1,4 @@
-"""`distance/dual_bound.py`: each statement from its formula, with SciPy's distributions; the search with its parts given."""
+"""`distance/dual_bound.py`: each statement from its formula; the search with its parts given."""
 
 import math
 from types import SimpleNamespace

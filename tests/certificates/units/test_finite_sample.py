@@ -120,7 +120,7 @@ def test_slopes_of_the_even_part_cover_every_difference(coarse):
     assert finite_sample._even_slope(whitener, np.array([-0.3])) == 0.0
     turned = finite_sample._even_slope(np.eye(2), np.array([[1.0, 0.9], [0.9, 1.0]]))  # not its least eigenvalue
     assert turned == pytest.approx(0.95)
-    # Nothing is narrower than the whitener where the width is round; its rounding counts, and a millionth of a millionth.
+    # Nothing is narrower than the whitener where the width is round; its rounding counts, and 1e-12.
     assert finite_sample._even_slope(np.eye(2), np.eye(2)) > 0.5 * (1 + 5e-13)
     unit = coarse(finite_sample)
     rounded = 4.0 + slack(4 * np.eye(2), unit)
@@ -231,7 +231,7 @@ def sums_of(dim=2, **changed):
 
 
 def test_numbers_for_slopes_count_at_their_largest():
-    """In many dimensions K_0 and K_1 are multiples of the identity: what rounding of the points does is by the largest."""
+    """In many dimensions K_0 and K_1 are multiples of the identity; rounding of the points counts by the largest."""
     sums, centre = sums_of(moment=np.array([0.02, -0.03])), np.array([0.04, -0.02])
 
     def value(high, moved):
@@ -245,7 +245,7 @@ def test_numbers_for_slopes_count_at_their_largest():
 @pytest.mark.parametrize("full", [True, False])
 @pytest.mark.parametrize("case", range(4))
 def test_the_value_of_a_check_is_what_seven_statements_give(full, case, coarse):
-    """From the docstring of the module, with numbers of each kind small in turn, so that each minimum takes both sides."""
+    """From the docstring of the module, with numbers of each kind small in turn: each minimum takes both sides."""
     unit = coarse(finite_sample)
     rng = np.random.default_rng(case)
     low, high = np.diag([0.9, 0.95]), np.diag([1.05, 1.15])
@@ -371,7 +371,15 @@ def checks(monkeypatch, values, *, max_gradients=10**6, wanted=None, excess=-1.0
     monkeypatch.setattr(finite_sample, "_least_radius", lambda *_: least)
     held = frame(np.eye(2), np.eye(2), 0.8, np.array([3.0, 0.0]))
     found = finite_sample.finite_sample_bound(
-        jax.random.key(0), target, Gaussian(2), held, slopes, chunk, delta=delta, max_gradients=max_gradients, wanted=wanted
+        jax.random.key(0),
+        target,
+        Gaussian(2),
+        held,
+        slopes,
+        chunk,
+        delta=delta,
+        max_gradients=max_gradients,
+        wanted=wanted,
     )
     return found, asked, valued
 
@@ -416,13 +424,15 @@ def test_the_last_check_takes_all_that_is_left(monkeypatch):
         assert len(valued) == 1
     _, _, valued = checks(monkeypatch, [9.0, 1.0, 0.1, 0.01], max_gradients=2 * 256 + 1)
     assert [pairs for pairs, *_ in valued] == [256]
-    for found, _, valued in (
+    for found, *_ in (
         checks(monkeypatch, [9.0], max_gradients=2 * 256),
         checks(monkeypatch, [9.0], least=1.0),
         checks(monkeypatch, [math.inf] * 9),
     ):
         assert found.value == math.inf
-        assert found.detail.endswith("; infinite: too few draws for so steep a potential, or q too far from the optimum")
+        assert found.detail.endswith(
+            "; infinite: too few draws for so steep a potential, or q too far from the optimum"
+        )
     assert len(checks(monkeypatch, [9.0, 8.9], least=0.999)[2]) == 2
     assert not checks(monkeypatch, [9.0], least=1.0)[2] and checks(monkeypatch, [9.0], least=1.0)[0].num_gradients == 1
 

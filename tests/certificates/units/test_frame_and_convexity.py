@@ -74,8 +74,16 @@ def test_what_is_claimed():
     def constants(strong):
         return Constants(unknown(""), strong, unknown(""))
 
-    assert whitened.claimed_convexity(constants(proven(0.5, ""))) == whitened.claimed_convexity(constants(declared(0.5))) == 0.5
-    assert whitened.claimed_convexity(constants(estimated(0.5, ""))) == whitened.claimed_convexity(constants(unknown(""))) == 0
+    assert (
+        whitened.claimed_convexity(constants(proven(0.5, "")))
+        == whitened.claimed_convexity(constants(declared(0.5)))
+        == 0.5
+    )
+    assert (
+        whitened.claimed_convexity(constants(estimated(0.5, "")))
+        == whitened.claimed_convexity(constants(unknown("")))
+        == 0
+    )
     assert [whitened._convexity(x) for x in (proven(True, ""), declared(True), estimated(True, ""), unknown(""))] == [
         "proven", "declared", "unknown", "unknown"]  # fmt: skip
     assert whitened._convexity(violated(False, "")) == whitened._convexity(estimated(False, "")) == "violated"
@@ -146,7 +154,7 @@ def test_the_cone_where_a_radius_is_out_of_bounds(monkeypatch):
         return values, slopes
 
     monkeypatch.setattr(whitened, "_tangents", broken)
-    for kind in ((3.0, True), (3.0, False)):
+    for kind in ((3.0, True), (3.0, False)):  # noqa: B007
         calls.clear()
         found, spent = whitened.growth(target, Gaussian(2), frame(np.eye(2), (0.0, 0.0)))
         assert spent == 8 and calls == [1.5, 3.0] and found is not None
@@ -187,7 +195,9 @@ def test_ritz_values_of_so_few_dimensions_are_eigenvalues(full):
             size = np.abs(values).max()
             assert value == pytest.approx(values[0], abs=1e-8 * size) and most == pytest.approx(size)
             along = np.linalg.solve(matrix, direction)
-            assert np.linalg.norm(along) == pytest.approx(1) and abs(along @ vectors[:, 0]) == pytest.approx(1, abs=1e-6)
+            assert np.linalg.norm(along) == pytest.approx(1) and abs(along @ vectors[:, 0]) == pytest.approx(
+                1, abs=1e-6
+            )
 
 
 def test_lanczos_takes_so_many_products(monkeypatch):
@@ -200,14 +210,18 @@ def test_lanczos_takes_so_many_products(monkeypatch):
 
     monkeypatch.setattr(convexity, "PRODUCTS", 3)
     start = RNG.normal(size=9)
-    vector, least, largest = (np.asarray(x) for x in fresh(lambda s: convexity._smallest_ritz_pair(product, s))(jnp.asarray(start)))
+    vector, least, largest = (
+        np.asarray(x) for x in fresh(lambda s: convexity._smallest_ritz_pair(product, s))(jnp.asarray(start))
+    )
     basis, _ = np.linalg.qr(np.stack([start, values * start, values**2 * start], axis=1))
     ritz, inner = np.linalg.eigh(basis.T @ (values[:, None] * basis))
     assert least == pytest.approx(ritz[0]) and largest == pytest.approx(ritz[-1])
     assert abs(vector @ basis @ inner[:, 0]) == pytest.approx(1)
     # A space that is exhausted: what is left is rounding, and changes nothing.
     monkeypatch.setattr(convexity, "PRODUCTS", 24)
-    vector, least, largest = (np.asarray(x) for x in fresh(lambda s: convexity._smallest_ritz_pair(lambda v: -2.0 * v, s))(jnp.asarray(start)))
+    vector, least, largest = (
+        np.asarray(x) for x in fresh(lambda s: convexity._smallest_ritz_pair(lambda v: -2.0 * v, s))(jnp.asarray(start))
+    )
     assert (least, largest) == (pytest.approx(-2.0), pytest.approx(2.0)) and np.linalg.norm(vector) == pytest.approx(1)
 
 
@@ -258,7 +272,9 @@ def test_the_worst_place_refutes(monkeypatch):
     monkeypatch.setattr(convexity, "_least_curvatures", found)
     for share, refuted in ((0.999, True), (1.001, False)):
         tolerance = share * 0.2 / (0.1 + claimed * 2.0)
-        assert (convexity.find_negative_curvature(target, diagonal, there, seed=0, tolerance=tolerance) is not None) == refuted
+        assert (
+            convexity.find_negative_curvature(target, diagonal, there, seed=0, tolerance=tolerance) is not None
+        ) == refuted
     with pytest.raises(ValueError, match="dimension 3"):
         convexity.find_negative_curvature(target, Gaussian(3), there, seed=0)
     with pytest.raises(ValueError, match="num_points"):
@@ -301,7 +317,9 @@ def test_the_segment_that_refutes(monkeypatch):
     held, key, chunk = frame(claimed=0.1), jax.random.key(2), 2
     shifts = 0.1 * RNG.normal(size=(NUM_BATCHES, 2))
     found = convexity.refuting_segment(key, target, Normal(), held, shifts, range(3, 5), chunk)
-    u, values, plus, minus = fresh(pair_gradients)(jax.random.fold_in(key, 3), target, Normal(), held, jnp.asarray(shifts), chunk)
+    u, values, plus, minus = fresh(pair_gradients)(
+        jax.random.fold_in(key, 3), target, Normal(), held, jnp.asarray(shifts), chunk
+    )
     excess, curvature = (np.asarray(x) for x in fresh(curvature_excess)(held, u, values, plus, minus))
     b, i = np.unravel_index(np.argmin(excess), excess.shape)
     ends = [np.asarray(held.loc) + FACTOR @ (shifts[b] + sign * np.asarray(u)[b, i]) for sign in (-1, 1)]
@@ -318,7 +336,9 @@ def test_the_segment_that_refutes(monkeypatch):
     assert convexity.refuting_segment(*given, range(3, 9), chunk).curvature == 4.0 and calls == [3, 4, 5, 6]
     calls.clear()
     assert convexity.refuting_segment(*given, range(3, 5), chunk).curvature == 2.0
-    monkeypatch.setattr(convexity, "_least_convex_pair", lambda *g: (float(int(g[5])), float(int(g[5])), np.ones(2), np.zeros(2)))
+    monkeypatch.setattr(
+        convexity, "_least_convex_pair", lambda *g: (float(int(g[5])), float(int(g[5])), np.ones(2), np.zeros(2))
+    )
     assert convexity.refuting_segment(*given, range(3, 5), chunk).curvature == 3.0
     with pytest.raises(ValueError, match="chunks is empty"):
         convexity.refuting_segment(*given, range(3, 3), chunk)

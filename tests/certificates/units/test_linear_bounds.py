@@ -119,7 +119,9 @@ def test_the_prior_part_of_a_diagonal_scale_is_a_sup_over_competitors(coarse):
     unit = coarse(linear)
     error = 0.05 + 16 * unit * math.sqrt(np.sum((np.abs(slope) + precision) ** 2))
     size = np.sum((np.abs(slope) + precision) * (1 + best**2) + np.abs(np.log(best)))
-    expected = total + error * math.sqrt(np.sum((1 - best) ** 2)) + error**2 / 2 / precision.min() + 16 * 3 * unit * size
+    expected = (
+        total + error * math.sqrt(np.sum((1 - best) ** 2)) + error**2 / 2 / precision.min() + 16 * 3 * unit * size
+    )
     assert linear.prior_part(dataclasses.replace(at, curvature_error=0.05)) == pytest.approx(expected, rel=1e-7)
     for least in (0.0, -0.1):
         assert linear.prior_part(dataclasses.replace(at, prior=np.diag([least, 1, 1.0]))) == math.inf
@@ -175,7 +177,8 @@ def test_regions_by_the_way(monkeypatch, coarse):
     """The first region and share that hold the best member: the three numbers that decide, one pair after the other."""
     unit, gram = coarse(linear), np.eye(2) * 0.9
     at = some_pass(2, gram=gram, gram_error=0.1, prior=np.eye(2) * 0.2, curvature=np.eye(2) * 1.1,
-                   gradient=np.array([0.01, 0.0]), deficits=np.array([[0.5, 0.3, 0.02], [0.1, 0.2, 0.3], [0, 0, 0.0]]))  # fmt: skip
+                   gradient=np.array([0.01, 0.0]),
+                   deficits=np.array([[0.5, 0.3, 0.02], [0.1, 0.2, 0.3], [0, 0, 0.0]]))  # fmt: skip
     covariance = linear.log_det_part(at)
     asked = []
 
@@ -321,7 +324,9 @@ def test_curvature_on_a_region_and_what_rows_lack(coarse):
     assert np.allclose(lacks, expected, rtol=1e-6) and np.count_nonzero(expected) not in (0, 15)
     # In a pass: summed over the rows, region by region.
     found = fresh(linear._pass)(target, LOC, ROOT, None, True)[4]
-    gamma = np.asarray(fresh(target.gaussian_moments)(jnp.asarray(DESIGN @ LOC), jnp.asarray(spreads**2), block.response).weight)
+    gamma = np.asarray(
+        fresh(target.gaussian_moments)(jnp.asarray(DESIGN @ LOC), jnp.asarray(spreads**2), block.response).weight
+    )
     for j, radius in enumerate((0.1, 0.3, 1.0)):
         each = fresh(linear._deficits)(target, block, gamma, DESIGN @ LOC, spreads, delta, nu, radius)
         assert np.allclose(found[j], np.asarray(each).sum(axis=1), rtol=1e-9)
@@ -371,6 +376,7 @@ def test_moments_by_a_rule_are_trusted_where_it_was_tested(monkeypatch):
     # A last node without weight, where the link is not small beside what the mean is: the mean may be infinite.
     value = moments[0]
     for scale, finite in ((0.99, True), (1.01, False)):
+
         def link(eta):
             return np.logaddexp(0, -eta)
 
@@ -382,7 +388,9 @@ def test_moments_by_a_rule_are_trusted_where_it_was_tested(monkeypatch):
         assert math.isfinite(found(0.5, jnp.asarray([0.3, 0.2, last]))[1][0]) == finite
     assert 0.9e-12 > last  # it is the link that decided, and not the weight
     assert math.isfinite(found(0.5, jnp.asarray([0.3, 0.2, 1.1e-12]))[1][0])
-    exact, _ = fresh(linear.moments_and_errors)(target, jnp.asarray([0.2]), jnp.asarray([0.25]), jnp.asarray([1.0]), None)
+    exact, _ = fresh(linear.moments_and_errors)(
+        target, jnp.asarray([0.2]), jnp.asarray([0.25]), jnp.asarray([1.0]), None
+    )
     truth = integrate.quad(lambda t: np.logaddexp(0, -0.2 - 0.5 * t) * stats.norm.pdf(t), -12, 12)[0]
     assert float(exact.value[0]) == pytest.approx(truth, rel=1e-7)
 

@@ -25,11 +25,16 @@ PROVEN = Grounds("proven", "some curvature")
 
 
 def frame(whitener=True, dtype=jnp.float64, dim=2):
-    return Frame(jnp.ones(dim, dtype), jnp.eye(dim, dtype=dtype), jnp.eye(dim, dtype=dtype) if whitener else None, jnp.zeros((), dtype))
+    return Frame(
+        jnp.ones(dim, dtype),
+        jnp.eye(dim, dtype=dtype),
+        jnp.eye(dim, dtype=dtype) if whitener else None,
+        jnp.zeros((), dtype),
+    )
 
 
-def repeated(monkeypatch, values, *, passes=3, least=0.0, whitener=True, basis=PROVEN, most=10**6, wanted=None, hidden=None,
-             cone=None, chunk=8, confidence=0.9, family=FAMILY, dtype=jnp.float64):  # fmt: skip
+def repeated(monkeypatch, values, *, passes=3, least=0.0, whitener=True, basis=PROVEN, most=10**6, wanted=None,
+             hidden=None, cone=None, chunk=8, confidence=0.9, family=FAMILY, dtype=jnp.float64):  # fmt: skip
     """`_repeat`: what each check was asked, and its result."""
     asked = []
 
@@ -45,7 +50,11 @@ def repeated(monkeypatch, values, *, passes=3, least=0.0, whitener=True, basis=P
     def check(found, whitener, has_score, centre, delta, epsilon, unseen):
         asked[-1].update(delta=delta, unseen=unseen, has_score=has_score)
         value = values[len(asked) - 1]
-        return value if isinstance(value, CheckValues) else CheckValues(constants_free=float(value), decrease=9.0, least_decrease=1.0)
+        return (
+            value
+            if isinstance(value, CheckValues)
+            else CheckValues(constants_free=float(value), decrease=9.0, least_decrease=1.0)
+        )
 
     monkeypatch.setattr(monte, "_evaluator", evaluator)
     monkeypatch.setattr(monte, "minimise_batches", minimise)
@@ -73,8 +82,8 @@ def test_checks_follow_with_twice_the_draws(monkeypatch):
     assert found.bounds[0].value == 3.4 and "; 32768 draws in the last check" in found.bounds[0].detail
     assert found.fisher == 15.5 and found.fisher_error == pytest.approx(np.std(np.arange(32.0), ddof=1) / math.sqrt(32))
     # Ends after two checks in a row that lowered it by less than a tenth each.
-    for values, number in (([9, 8.9, 8.8, 1], 3), ([9, 8.2, 7.4, 1], 3), ([9, 8.0, 7.4, 6.8, 1], 4), ([9, 8.2, 7.3, 6.7, 6.1], 5),
-                           ([math.inf, 8.9, 8.8, 8.7, 1], 4)):  # fmt: skip
+    for values, number in (([9, 8.9, 8.8, 1], 3), ([9, 8.2, 7.4, 1], 3), ([9, 8.0, 7.4, 6.8, 1], 4),
+                           ([9, 8.2, 7.3, 6.7, 6.1], 5), ([math.inf, 8.9, 8.8, 8.7, 1], 4)):  # fmt: skip
         assert len(repeated(monkeypatch, values)[1]) == number
     assert repeated(monkeypatch, [9.0], hidden=None, most=1536)[1][0]["unseen"].location == 0.0
 
@@ -103,7 +112,11 @@ def test_how_far_the_best_mean_may_be(monkeypatch):
     assert f"lies within {reach:.3g} standard deviations of q, as the potential grows" in found.bounds[0].detail
     assert [row.name for row in found.bounds] == [NAMES[0], NAMES[2]]
     found, asked = repeated(monkeypatch, [9.0], whitener=False, basis=unknown, most=1548)
-    assert asked[0]["distance"] == 1e6 and found.bounds[0].status == "conditional" and "not verified" in found.bounds[0].detail
+    assert (
+        asked[0]["distance"] == 1e6
+        and found.bounds[0].status == "conditional"
+        and "not verified" in found.bounds[0].detail
+    )
     found, _ = repeated(monkeypatch, [9.0], whitener=False, cone=cone, most=1548)
     assert "grows" not in found.bounds[0].detail and repeated(monkeypatch, [9.0], most=1536)[0].num_gradients == 1536
     large = LocationScale(2, Laplace())
@@ -117,7 +130,9 @@ def test_refusals(monkeypatch):
     monkeypatch.setattr(monte, "refuting_segment", lambda *given: segment)
     found, asked = repeated(monkeypatch, [9.0], least=-1e-9)
     assert found.counterexample is segment and found.num_gradients == 1536
-    assert [(row.name, row.value, row.status) for row in found.bounds] == [(name, math.inf, "conditional") for name in NAMES]
+    assert [(row.name, row.value, row.status) for row in found.bounds] == [
+        (name, math.inf, "conditional") for name in NAMES
+    ]
     assert found.bounds[0].detail.startswith("refused: the potential is not convex: curvature -1") and found.kl is None
     assert math.isnan(found.fisher) and math.isnan(found.fisher_error) and found.confidence == 0.9
     checks = [CheckValues(1.0, decrease=d, least_decrease=at_least) for d, at_least in ((0.5, 0.1), (0.9, 0.51))]
@@ -127,7 +142,10 @@ def test_refusals(monkeypatch):
     assert repeated(monkeypatch, checks, most=1536 * 9)[0].bounds[0].value == 1.0
 
 
-def certificate(basis, best=CheckValues(1.0, 2.0, 3.0, 4.0), fisher=np.arange(32.0)):
+BEST, FISHER = CheckValues(1.0, 2.0, 3.0, 4.0), np.arange(32.0)
+
+
+def certificate(basis, best=BEST, fisher=FISHER):
     return monte._certificate(best, basis, "; notes", fisher, 77, 0.95)
 
 
@@ -154,7 +172,9 @@ def test_what_is_reported():
 def run(monkeypatch, *, slopes=True, basis=PROVEN, found=None, **more):
     """`monte_carlo_bounds` with its two parts given."""
     seen = SimpleNamespace(finite=None, repeat=None)
-    rest = found or monte.MonteCarloCertificate((GapBound("rest", 2.0, "statistical", 0.5),), 3.0, 50, None, 0.1, 0.2, 0.5)
+    rest = found or monte.MonteCarloCertificate(
+        (GapBound("rest", 2.0, "statistical", 0.5),), 3.0, 50, None, 0.1, 0.2, 0.5
+    )
 
     def finite(key, target, family, frame, slopes, chunk, **options):
         seen.finite = options
@@ -178,7 +198,9 @@ def test_halves_of_gradients_and_of_the_error_are_for_each_part(monkeypatch):
     assert seen.finite == {"delta": pytest.approx(0.05), "max_gradients": 50_000, "wanted": 0.25}
     assert seen.repeat == (8, pytest.approx(0.95), 4, 90_000, 0.25)
     assert [row.name for row in found.bounds] == [NAME, "rest"] and found.num_gradients == 10_050
-    assert found.bounds[0] == GapBound(NAME, 1.5, "proven", 0.9, 10_000, "convexity of the potential (proven); some curvature; a detail")
+    assert found.bounds[0] == GapBound(
+        NAME, 1.5, "proven", 0.9, 10_000, "convexity of the potential (proven); some curvature; a detail"
+    )
     assert found.bounds[1].confidence == 0.9 == found.confidence and found.kl == 3.0
     for basis in (PROVEN, Grounds("unknown", "some")):
         found, seen = run(monkeypatch, slopes=basis is not PROVEN, basis=basis)
@@ -189,7 +211,9 @@ def test_halves_of_gradients_and_of_the_error_are_for_each_part(monkeypatch):
     assert math.isnan(found.fisher) and math.isnan(found.fisher_error) and found.confidence == 0.9
     for most, both in ((10_000 + 1024, True), (10_000 + 1023, False)):
         assert (run(monkeypatch, max_gradients=most)[1].repeat is not None) == both
-    refuted = monte.MonteCarloCertificate((), None, 50, Counterexample(np.zeros(2), np.ones(2), -1.0, 0.0), 0.1, 0.2, 0.5)
+    refuted = monte.MonteCarloCertificate(
+        (), None, 50, Counterexample(np.zeros(2), np.ones(2), -1.0, 0.0), 0.1, 0.2, 0.5
+    )
     assert run(monkeypatch, found=refuted)[0].bounds == ()
 
 

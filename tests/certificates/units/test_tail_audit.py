@@ -59,7 +59,10 @@ def test_what_a_line_holds_beyond_each_radius():
 def test_the_worst_line_counts_for_each():
     slopes = np.stack([NODES * 2, NODES + NODES**3, NODES])
     tails = audit._read(np.eye(3), np.zeros((3, 3)), 0 * slopes, slopes, np.zeros(3), np.ones(3), 1e9)
-    each = [audit._read(np.eye(3)[:1], np.zeros((1, 3)), 0 * NODES[None], s[None], np.zeros(3), np.ones(3), 1e9) for s in slopes]
+    each = [
+        audit._read(np.eye(3)[:1], np.zeros((1, 3)), 0 * NODES[None], s[None], np.zeros(3), np.ones(3), 1e9)
+        for s in slopes
+    ]
     for name in ("location", "covariance"):
         assert np.allclose(getattr(tails, name), np.max([getattr(x, name) for x in each], axis=0))
     assert tails.share == max(x.share for x in each) > each[0].share
@@ -177,7 +180,10 @@ def test_an_audit_draws_its_lines(monkeypatch):
     point = Point(jnp.asarray([3.0, 0.5]), Diagonal(jnp.asarray([0.5, 1.0])))
     audit.audit_lines(density(), point, seed=5)
     rng = np.random.default_rng(5)
-    bases, half, = rng.standard_normal((4, 2)), rng.standard_normal((6, 2))
+    (
+        bases,
+        half,
+    ) = rng.standard_normal((4, 2)), rng.standard_normal((6, 2))
     bases[0] = 0
     assert np.array_equal(seen["start"], bases) and np.array_equal(seen["nodes"], NODES)
     expected = [k * sign * half for k in (1, 2, 4, 8) for sign in (1, -1)]
@@ -209,7 +215,10 @@ def test_whether_draws_see_what_matters():
         assert row(unknown(""), several)[:2] == (share, status)
     assert "beyond 4 standard deviations" in row(unknown(""), several)[2]
     heavy = LocationScale(2, StudentT(4.0))
-    assert row(proven(0.1, ""), family=heavy)[:2] == (None, "violated") and "fourth" in row(proven(0.1, ""), family=heavy)[2]
+    assert (
+        row(proven(0.1, ""), family=heavy)[:2] == (None, "violated")
+        and "fourth" in row(proven(0.1, ""), family=heavy)[2]
+    )
 
 
 def test_the_largest_variance(monkeypatch):

@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from math import comb
@@ -80,6 +81,45 @@ def test_known_equivalents_are_changes_of_the_code_of_now():
         rows = text.splitlines()
         there = [(rows[m.line - 1].strip(), m.old, m.new) for m in mutants(text)]
         assert (source, old, new) in there, f"{module} has no such change any more: {source}"
+
+
+def test_tests_that_were_left_out_are_told_from_those_that_failed():
+    """By the seconds that are allowed; of the child's way to end, only a signal says something of the tests."""
+    mutant = mutants(SOURCE)[0]
+
+    def test(seconds):
+        return {"passed": True, "seconds": seconds, "lines": {"m.py": [3]}}
+
+    known = {"a.py::one": test(1.0), "a.py::two": test(2.0), "b.py::three": test(9.0)}
+    for most, tests, whole in ((20, 3, True), (12, 3, True), (11, 2, False), (0, 1, False)):
+        found = trials.chosen("m.py", mutant, known, most)
+        assert (sum(map(len, found.tests)), found.whole) == (tests, whole)
+    assert trials._end_of(0) == trials._end_of(1 << 8) == "unfinished"
+    assert trials._end_of(signal.SIGSEGV) == "killed" and trials._end_of(signal.SIGXCPU) == "timed out"
+
+
+@pytest.mark.parametrize(
+    ("codes", "failed", "whole", "end"),
+    [
+        ([0], "", True, "survived"),
+        ([0], "", False, "cut short"),
+        ([0, 4], "", True, "cut short"),  # tests that pytest did not find were not asked
+        ([4], "", True, "not run"),
+        ([5], "", True, "not run"),
+        ([0, 1], "a.py::one", False, "killed"),
+    ],
+)
+def test_the_end_of_a_trial_is_what_was_asked_and_failed(codes, failed, whole, end, monkeypatch):
+    given = iter(codes)
+
+    def run(words, watch):
+        code = next(given)
+        watch.failed = failed if code == 1 else ""
+        return code
+
+    monkeypatch.setattr(trials, "_pytest", run)
+    monkeypatch.setattr(trials.in_place, "changed_in_place", lambda *_: True)
+    assert trials.judged("m.py", "", [["a.py::one"]] * len(codes), whole)["end"] == end
 
 
 @pytest.fixture
