@@ -8,11 +8,13 @@ import pytest
 from provi.models import MixedModel
 
 
-def test_the_same_as_the_model(provi, patients_csv, patients):
-    result = provi("fit", patients_csv, "--formula", "visits ~ age + (1 | ward)", "--family", "poisson", "--json")
+def test_the_same_as_the_model(provi, patients_csv, patients, tmp_path):
+    words = ("--formula", "visits ~ age + (1 | ward)", "--family", "poisson", "--json", "--checkpoint", "run.ckpt")
+    result = provi("fit", patients_csv, *words)
     assert result.exit_code == 0, result.stderr  # converged, and the model fits
     document = json.loads(result.stdout)
-    by_hand = MixedModel("visits ~ age + (1 | ward)", patients, family="poisson").fit()
+    saving = {"checkpoint": tmp_path / "run.ckpt", "resume": True}  # its journal is of the same fit
+    by_hand = MixedModel("visits ~ age + (1 | ward)", patients, family="poisson", **saving).fit()
     summary = by_hand.summary()
     assert [row["name"] for row in document["parameters"]] == list(summary.names)
     np.testing.assert_allclose([row["mean"] for row in document["parameters"]], summary.mean, rtol=1e-9)

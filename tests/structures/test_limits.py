@@ -63,8 +63,8 @@ def test_a_certificate_that_would_come_too_late_is_left_out_with_a_note(monkeypa
 def test_a_certificate_of_quick_gradients_is_made_within_the_budget():
     began = time.monotonic()
     density = provi.targets.LogDensity(lambda z: -0.5 * jnp.sum(z**2) - jnp.sum(jnp.cosh(z)), 2)
-    fit = provi.fit(density, budget=provi.Budget(seconds=60))
-    assert fit.certificate.gap is not None and time.monotonic() - began < 60
+    fit = provi.fit(density, budget=provi.Budget(seconds=600))
+    assert fit.certificate.gap is not None and time.monotonic() - began < 600
 
 
 def test_the_search_for_a_mode_ends_with_its_share_and_does_without_a_hessian():

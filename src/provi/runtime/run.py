@@ -273,7 +273,7 @@ class _Driver:
                 if found is not None:
                     self._resume(found)
         self.began = time.monotonic()
-        self.writing = Pace(self.checkpoint_seconds)
+        self.writing = None if self.path is None else Pace(self.checkpoint_seconds)
 
     def _resume(self, path: Path) -> None:
         places = places_of(self.carry)
@@ -338,7 +338,7 @@ class _Driver:
                         if not self.recorded(self.step):
                             self.record()
                         return ended
-                    if self.path is not None and time.monotonic() >= self.writing.due:
+                    if self.writing is not None and time.monotonic() >= self.writing.due:
                         self.save()
                 if not self.recorded(record):
                     self.record()
@@ -410,7 +410,7 @@ class _Driver:
 
     def save(self) -> None:
         """Write a checkpoint. A disk that is full or gone costs the file, and not the run."""
-        if self.path is None or self.identity is None or not is_first() or is_lost(self.carry):
+        if self.writing is None or self.path is None or self.identity is None or not is_first() or is_lost(self.carry):
             return
         began = time.monotonic()
         asked, rule = (None, None) if self.stop is None else self.heard
