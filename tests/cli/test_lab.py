@@ -61,5 +61,6 @@ def test_bench_is_the_labs_own_program(provi):
 
 
 def test_reproduce_names_the_experiments(provi):
-    assert "mpsgd-figure1" in provi("reproduce", "list").stdout.splitlines()
+    listed = provi("reproduce", "list").stdout
+    assert "mpsgd-figure1" in listed and "left out: " in listed
     assert "Did you mean 'mpsgd-figure1'?" in provi("reproduce", "mpsgd-figur1").stderr

@@ -28,7 +28,13 @@ def page_of(name):
     return parts_of((RESULTS / f"{name}.md").read_text(encoding="utf-8"), name)
 
 
-@pytest.mark.parametrize("about", PAGES, ids=lambda about: about.name)
+NOT_RUN = {"ctm-settings"}
+"""Experiments without a page: the list says so."""
+
+WRITTEN = [about for about in PAGES if about.name not in NOT_RUN]
+
+
+@pytest.mark.parametrize("about", WRITTEN, ids=lambda about: about.name)
 def test_a_page_is_what_its_tables_and_its_commands_defaults_give(about):
     """Head, what is left out, other settings and foot; of papers 000 and 001's Figures 2 claims and numbers too."""
     text = (RESULTS / f"{about.name}.md").read_text(encoding="utf-8")
@@ -48,7 +54,7 @@ def last_values(rows, when, column):
     return [float(row[column]) for row in ends.values()]
 
 
-@pytest.mark.parametrize("name", ["ctm-figure3", "ctm-settings"])
+@pytest.mark.parametrize("name", [name for name in ("ctm-figure3", "ctm-settings") if name not in NOT_RUN])
 def test_numbers_of_topic_models_are_means_of_their_table(name):
     lines = lines_of(f"{name}.csv")
     for row in numbers_of(name):
@@ -78,10 +84,15 @@ def test_last_gaps_of_missing_data_are_those_of_the_table():
 def test_every_experiment_has_a_page_and_is_listed(tmp_path, capsys):
     assert set(EXPERIMENTS) == set(ABOUT) == {item.name for item in ITEMS}
     index = (RESULTS / "index.md").read_text(encoding="utf-8")
-    for about in PAGES:
+    for about in WRITTEN:
         assert f"]({about.name}.md) | {about.source} | `provi reproduce {about.name}` |" in index
     rows = listing()
     for row in rows:
+        name = row["command"].split()[-1]
+        assert (RESULTS / f"{name}.md").is_file() == (name not in NOT_RUN)
+        if name in NOT_RUN:
+            assert row["complete"] is False and "not been run" in row["left_out"]
+            continue
         assert row["complete"] is not None and row["date"] and row["where"] and row["seeds"]
         # Nothing is reduced without a word on its page.
         assert row["complete"] or row["left_out"] or row["other_settings"]

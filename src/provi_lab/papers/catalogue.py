@@ -83,6 +83,9 @@ def entry(item: Item, folder: Path = RESULTS) -> dict[str, Any]:
     row: dict[str, Any] = {"paper": item.paper, "what": item.what, "command": f"provi reproduce {item.name}"}
     page_file, table = folder / f"{item.name}.md", folder / f"{item.name}.csv"
     if not (page_file.is_file() and table.is_file()):
+        if any(folder.glob("*.md")):  # others were run
+            row |= {"complete": False, "left_out": "All: it has not been run whole.", "other_settings": ""}
+            return row | {"differs": about.differs} | dict.fromkeys(("seeds", "where", "date", "seconds"))
         return (
             row
             | {"complete": None, "left_out": None, "differs": about.differs, "other_settings": None}
@@ -110,7 +113,7 @@ def listing(folder: Path = RESULTS) -> list[dict[str, Any]]:
 
 def _status(row: dict[str, Any]) -> str:
     if row["complete"] is None:
-        return "not known: the pages are in a copy of the repository, docs/results"
+        return "not known: there is no page of it; pages are in a copy of the repository, docs/results"
     parts = ["complete"] if row["complete"] else []
     parts += [f"left out: {row['left_out']}"] if row["left_out"] else []
     parts += [f"not the command's defaults: {row['other_settings']}"] if row["other_settings"] else []

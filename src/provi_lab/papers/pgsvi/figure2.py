@@ -386,7 +386,9 @@ def draw_passes(parts: Sequence[Part], curves: Sequence[Curve], looks: dict[str,
             top, bottom = axes[:, column]
             top.set_title(part.setting.title)
             top.set_yscale("log")
-            top.set_ylim(bottom=1e-3)
+            # What diverges, of (B) and of SGD, leaves the picture: it would press the rest into a line.
+            highest = max((curve["gap"][0] for curve in select(curves, data=part.setting.data)), default=1.0)
+            top.set_ylim(1e-3, 30 * highest)
             top.axhline(1.0, color=INK, linewidth=0.8, linestyle=":")
             bottom.axhline(1.0, color=INK, linewidth=0.8, linestyle=":")
             # A wrong mean with a small variance costs hundreds of bits, and would hide the rest.
