@@ -26,8 +26,9 @@ from provi.core.host_primitives import PRIMITIVES, SLOW, VIEWS
 from provi.core.host_program import Program, closed_program, host_array, interpreted
 
 SMALL_WORK, SMALL_BESIDE_ACCELERATOR = 4e8, 2e7
-"""Nanoseconds, estimated, up to which a call is interpreted. Logistic regression of 80,000 x 64, 2.5e8: its first fit
-took 4.0 s of processor time where it was compiled and 0.8 s interpreted, the second 0.33 and 0.38 s."""
+"""Nanoseconds, estimated, up to which a call is interpreted. The first logistic regression of 80,000 x 64 took 4.0 s of
+processor time where it was compiled and 0.8 s interpreted, later ones 0.33 and 0.38 s; of 20,000 x 256 first 4.1 and
+1.1 s, later both 0.7 s."""
 
 _MOST_NUMBERS, _MOST_TO_FETCH = 2**24, 2**18
 _OVERHEAD, _COMPILED_OVERHEAD, _TRIPS = 2e3, 20.0, 20
@@ -278,7 +279,7 @@ def _work(equation: Any, trips: int, compiled: bool) -> float:
     size = sum(math.prod(out.aval.shape) for out in equation.outvars)
     if name == "dot_general":
         ((contracted, _), _), shape = params["dimension_numbers"], equation.invars[0].aval.shape
-        return overhead + 0.1 * size * math.prod(shape[k] for k in contracted)
+        return overhead + 0.05 * size * math.prod(shape[k] for k in contracted)
     if name in ("cholesky", "triangular_solve", "eigh"):
         order = equation.invars[0].aval.shape[-1]
         return overhead + (3.0 if name == "eigh" else 0.1) * order * max(size, order)
