@@ -8,7 +8,6 @@ import jax
 import matplotlib
 import numpy as np
 import pytest
-from jaxtyping import install_import_hook
 
 # Most of the time goes to XLA's compiler. Its older code generator, in one thread a worker, needs about half of it for
 # the same optimisation level. XLA ends the process at a flag that it does not know, so only versions tried get them.
@@ -28,7 +27,9 @@ matplotlib.use("Agg")
 # and is kept for the whole session because rooms are imported by the tests as they need them.
 # The GPU machine has no beartype: there the tests run without these checks.
 if importlib.util.find_spec("beartype") is not None:
-    install_import_hook(["provi", "provi_lab"], "beartype.beartype")
+    from support.type_checks import install
+
+    install()
 
 
 def pytest_configure(config):

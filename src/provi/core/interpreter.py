@@ -25,18 +25,20 @@ from provi.core.compilation import less_work, program_jit, quick_jit
 from provi.core.host_primitives import PRIMITIVES, SLOW, VIEWS
 from provi.core.host_program import Program, closed_program, host_array, interpreted
 
-SMALL_WORK, SMALL_BESIDE_ACCELERATOR = 1.5e8, 2e7
-"""Nanoseconds, estimated, up to which a call is interpreted."""
+SMALL_WORK, SMALL_BESIDE_ACCELERATOR = 4e8, 2e7
+"""Nanoseconds, estimated, up to which a call is interpreted. The first logistic regression of 80,000 x 64 took 4.0 s of
+processor time where it was compiled and 0.8 s interpreted, later ones 0.33 and 0.38 s; of 20,000 x 256 first 4.1 and
+1.1 s, later both 0.7 s."""
 
-_MOST_NUMBERS, _MOST_TO_FETCH = 2**22, 2**18
+_MOST_NUMBERS, _MOST_TO_FETCH = 2**24, 2**18
 _OVERHEAD, _COMPILED_OVERHEAD, _TRIPS = 2e3, 20.0, 20
-_LARGEST_FOR_ONE = 500
-"""The order of matrices up to which one thread is enough."""
+_LARGEST_FOR_ONE, _MOST_FOR_ONE = 500, 2**22
+"""The order of matrices, and the numbers of a table, up to which one thread is enough."""
 
 _LITTLE, _SOME = 1.5e8, 3e9
-"""Nanoseconds, estimated, over all calls of a program, up to which it gets the least optimisation, and up to which it
-gets some. A black box of 10 parameters and 40 data, its six programs: 12 s of processor time to compile with all of it
-and 0.7 s to run; with some 5 and 0.95; with the least 3 and 2.4."""
+"""Nanoseconds, estimated, over all calls of a program, up to which `weighed_jit` interprets it or gives it the least
+optimisation, and up to which it gets some. A black box of 10 parameters and 40 data, its six programs: 12 s of
+processor time to compile with all of it and 0.7 s to run; with some 5 and 0.95; with the least 3 and 2.4."""
 
 _MOST_PROGRAMS = 64
 """That one function keeps; they hold what the user's functions have captured, and memory maps."""
@@ -79,7 +81,7 @@ def weighed_jit(function: Callable, *, trips: int = _TRIPS, calls: int = 1) -> C
         closed = traced.jaxpr
         if closed.effects:
             return None
-        if calls * work(closed.jaxpr, trips) <= SMALL_WORK:
+        if calls * work(closed.jaxpr, trips) <= _LITTLE:
             keys, (shape, static) = [_is_key(atom) for atom in closed.jaxpr.outvars], results
             return _Interpreted(interpreted(closed), keys, shape, static, False)
         expected = calls * work(closed.jaxpr, trips, compiled=True)
@@ -176,7 +178,7 @@ def one_blas_thread(dim: int, terms: int = 1) -> AbstractContextManager[Any]:
     Threads of BLAS wait for each other in loops: a distance to the posterior, 569 x 31, took three times the processor
     time with two of them, and a Cholesky factor of 200 rows a hundred times as long on a busy machine.
     """
-    return _limit if dim <= _LARGEST_FOR_ONE and dim * terms <= _MOST_NUMBERS else nullcontext()
+    return _limit if dim <= _LARGEST_FOR_ONE and dim * terms <= _MOST_FOR_ONE else nullcontext()
 
 
 class _Limit(AbstractContextManager):
@@ -277,7 +279,7 @@ def _work(equation: Any, trips: int, compiled: bool) -> float:
     size = sum(math.prod(out.aval.shape) for out in equation.outvars)
     if name == "dot_general":
         ((contracted, _), _), shape = params["dimension_numbers"], equation.invars[0].aval.shape
-        return overhead + 0.1 * size * math.prod(shape[k] for k in contracted)
+        return overhead + 0.05 * size * math.prod(shape[k] for k in contracted)
     if name in ("cholesky", "triangular_solve", "eigh"):
         order = equation.invars[0].aval.shape[-1]
         return overhead + (3.0 if name == "eigh" else 0.1) * order * max(size, order)
