@@ -192,7 +192,7 @@ def _run_all(options: Any) -> None:
 
 def _add(path: Path, name: str, cells: dict[str, Any]) -> None:
     """The cells beside what the file has by now: rows and those of other libraries may be made at the same time."""
-    with path.with_suffix(".lock").open("w") as lock:
+    with (Path(tempfile.gettempdir()) / f"{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         rows = json.loads(path.read_text()) if path.exists() else {}
         rows[name] = {k: v for k, v in rows.get(name, {}).items() if k != "failed"} | cells
