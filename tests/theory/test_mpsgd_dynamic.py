@@ -102,3 +102,14 @@ def test_refuses():
         mpsgd.summable(-0.1, 0.0)
     with pytest.raises(ValueError, match=r"step_sizes must be in \(0, 1/objective_smoothness\)"):
         mpsgd.nonconvex_bound([0.5], [1], 1.0, 2.0, 1.0)
+
+
+def test_the_printed_bound_step_by_step():
+    """Theorem 7 as it stands, a loop in place of cumulative sums."""
+    gammas, draws, noise = [0.3, 0.2, 0.7], [1, 4, 2], NoiseBound(0.6, 1.7, "test")
+    decay, total, expected = 0.0, 0.0, []
+    for gamma, count in zip(gammas, draws, strict=True):
+        decay += gamma * gamma / count
+        total += gamma * np.exp(-noise.slope * decay)
+        expected.append((2.5 + noise.floor / noise.slope) / (2 * total))
+    assert np.allclose(mpsgd.dynamic_printed_bound(gammas, draws, 2.5, noise), expected, rtol=1e-13)

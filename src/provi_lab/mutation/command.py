@@ -206,6 +206,20 @@ def summary(held: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def recorded_scores(
+    held: dict[str, Any], controls: dict[str, Any], ends: list[dict[str, Any]], words: list[str] | None
+) -> dict[str, Any]:
+    """What is worth keeping of a sample: who measured what, the scores, and each change that was not noticed."""
+    command = " ".join(["python -m provi_lab.mutation", *(sys.argv[1:] if words is None else words)])
+    missed = [
+        f"{each['module']}:{each['line']}: {each['kind']}: {each['old']} -> {each['new']} ({each['end']})"
+        for each in ends
+        if each["end"] not in _NOTICED
+    ]
+    about = {"date": time.strftime("%Y-%m-%d"), "command": command, "python": platform.python_version()}
+    return {**about, "controls": controls, "scores": held, "not_noticed": missed}
+
+
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -239,6 +253,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--trust", action="store_true", help="take the recorded lines as they are, of whatever version")
     parser.add_argument("--most", type=float, default=25.0, help="seconds of tests that a change is asked of")
     parser.add_argument("--out", type=Path, default=Path("build/mutation.json"))
+    parser.add_argument("--record", type=Path, help="write the scores, and what was not noticed, to this file, too")
     parser.add_argument("--again", action="store_true", help="try what was not noticed before, and nothing else")
     parser.add_argument(
         "--packages", type=Path, help="a folder of packages, pytest say, for those that are not installed"
@@ -272,9 +287,7 @@ def main(words: list[str] | None = None) -> None:
 
     def save() -> dict[str, dict[str, Any]]:
         held = scores(every, ends)
-        about: dict[str, Any] = {"python": platform.python_version(), "workers": options.workers, "seed": options.seed}
-        about["command"] = " ".join(["python -m provi_lab.mutation", *(sys.argv[1:] if words is None else words)])
-        about |= {"tests": len(files), "day": time.strftime("%Y-%m-%d")}
+        about = {"python": platform.python_version(), "workers": options.workers, "seed": options.seed}
         about |= {
             "controls": controls,
             "missing": missing,
@@ -318,5 +331,8 @@ def main(words: list[str] | None = None) -> None:
     for trial in (t for every_one in every.values() for t in every_one):
         if trial.key in ends and ends[trial.key]["end"] not in _NOTICED:
             print(described(trial, ends[trial.key]["end"]))
+    if options.record is not None:
+        text = json.dumps(recorded_scores(held, controls, list(ends.values()), words), indent=1)
+        options.record.write_text(f"{text}\n")
     print(f"\n{summary(held)}\ncontrols: {len(controls['failed'])} of {controls['tried']} failed {controls['failed']}")
     print(f"{time.monotonic() - began:.0f} s; {options.out}")

@@ -171,8 +171,10 @@ def test_survivors_are_told_from_what_is_noticed(tree):
         "from provi.theory.numbers import alone, half\n\n\n"
         "def test_more():\n    assert half(4) == 2 and alone(1) == 2\n"
     )
-    _, held = run("--again")
+    _, held = run("--again", "--record", str(tree.parent / "kept.json"))
     assert held["scores"]["theory"]["score"] == 1.0
+    kept = json.loads((tree.parent / "kept.json").read_text())
+    assert kept["scores"] == held["scores"] and kept["not_noticed"] == [] and "--again" in kept["command"]
     (tree / "tests/theory/test_more.py").unlink()
     after = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file() and path.suffix != ".pyc"}
     assert before == after
