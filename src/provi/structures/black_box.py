@@ -87,7 +87,7 @@ def searched_modes(structure: AbstractStructure, request: Request, diagonal: boo
     value, gradient = evaluate(target.default_location[None])
     check_finite_values(target, value[0], gradient[0])
     settings: Any = {"diagonal": diagonal, "clock": request.clock, "evaluate": evaluate}
-    structure.memo["modes"] = find_modes(target, starts=starts, seed=request.seed, **settings)
+    structure.memo["modes"] = find_modes(target, starts=request.starts, seed=request.seed, **settings)
     return structure.memo["modes"]
 
 

@@ -29,6 +29,8 @@ STARTS, FEW_STARTS, MANY_DIMENSIONS = 16, 4, 1000
 """Searches by default, and above `MANY_DIMENSIONS`, where the memory of each is large."""
 
 _ROUNDS, _MOST_MODES, _CALLS = 300, 8, 24
+_MORE_STARTS, _MOST_LOOKS = 3, 2
+"""Where a first look finds several modes: times as many searches in a second one, and looks beyond the first."""
 _POLISHES, _CONVERGED, _NEAR, _LEVEL = 4, 1e-3, 0.5, 0.1
 _DIVISIONS, _REACH = 20, 0.999
 _NEGLIGIBLE = 1e-4
@@ -163,7 +165,9 @@ def find_modes(
 
     **Arguments:**
 
-    - `starts`: how many searches; 16 by default, 4 above 1000 dimensions. The points are `target.search_points`.
+    - `starts`: how many searches; by default 16, or 4 above 1000 dimensions, and where they end in more than one mode
+      three times as many more, once again if these find another: a density of two modes may have a third, which few
+      starts lead to. The points are `target.search_points`.
     - `seed`: of these points, and of the draws for the evidence.
     - `diagonal`: take the Hessian's diagonal only, as is done above 1000 dimensions in any case.
     - `clock`: the searches end when a quarter of its time is used up.
@@ -171,15 +175,33 @@ def find_modes(
 
     **Returns:** `Modes`, at least one: where no search converges, the lowest point that was reached.
     """
+    looks = 0 if starts is not None else _MOST_LOOKS
     starts, enough = usual_starts(target) if starts is None else check_count("starts", starts), clock.left * 0.75
     evaluate = BatchedPotential(target, starts) if evaluate is None else evaluate
-    points = target.search_points(starts, seed)
-    ended = descend(evaluate, points, _ROUNDS, lambda: not clock.limited or clock.left > enough)
-    if not np.isfinite(ended.values).any():
+
+    def goes_on() -> bool:
+        return not clock.limited or clock.left > enough
+
+    ended = descend(evaluate, target.search_points(starts, seed), _ROUNDS, goes_on)
+    points, values, settled = ended.points, ended.values, int(ended.settled.sum())
+    if not np.isfinite(values).any():
         raise ValueError(
             f"The log density or its gradient is not finite at any of {starts} starts. Pass start= where they are."
         )
-    places = _distinct(target, evaluate, ended.points, ended.values, diagonal)
+    places = _distinct(target, evaluate, points, values, diagonal)
+    for look in range(looks):
+        known = sum(place.converged for place in places)
+        if known < 2 or not goes_on():
+            break
+        other = int(np.random.SeedSequence((seed, look + 1)).generate_state(1)[0])
+        fresh = target.search_points(1 + _MORE_STARTS * starts, other)[1:]  # the first is the default again
+        for some in np.split(fresh, _MORE_STARTS):
+            ended = descend(evaluate, some, _ROUNDS, goes_on)
+            points, values = np.concatenate([points, ended.points]), np.concatenate([values, ended.values])
+            settled += int(ended.settled.sum())
+        places = _distinct(target, evaluate, points, values, diagonal)
+        if sum(place.converged for place in places) <= known:
+            break
     proper = [place for place in places if place.converged] or places[:1]
     log_evidence = _evidence(evaluate, proper, target.dim, seed)
     shares = np.exp(log_evidence - _log_sum(log_evidence))
@@ -190,7 +212,7 @@ def find_modes(
         )
         for k in order
     )
-    return Modes(modes, starts, int(ended.settled.sum()), evaluate.evaluations)
+    return Modes(modes, len(points), settled, evaluate.evaluations)
 
 
 def usual_starts(target: AbstractTarget) -> int:
