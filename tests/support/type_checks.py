@@ -2,9 +2,9 @@
 
 jaxtyping looks at arguments twice and at results once, each time through a wrapper of its own around every function,
 annotated or not; it binds signatures, and makes two checkers anew wherever an inner function is defined. Three files of
-tests took 73 s of processor time so and take 58 s now. Here a function without annotations is left as it is, one whose annotations name no
-shape is beartype's alone, and one with shapes is beartype's inside one of jaxtyping's contexts, in which a name of an
-axis has one size from the first argument to the result.
+tests took 73 s of processor time so, and take 58 s now. Here a function without annotations is left as it is, one whose
+annotations name no shape is beartype's alone, and one with shapes is beartype's inside one of jaxtyping's contexts, in
+which a name of an axis has one size from the first argument to the result.
 """
 
 import dataclasses
