@@ -1,10 +1,10 @@
-"""Shapes and types of every call into ProVI checked, as jaxtyping's import hook checks them, for a third of its time.
+"""Shapes and types of every call into ProVI checked, as jaxtyping's import hook checks them, and quicker.
 
 jaxtyping looks at arguments twice and at results once, each time through a wrapper of its own around every function,
-annotated or not; it binds signatures, and makes two checkers anew wherever an inner function is defined. That was a
-quarter of the time of the suite. Here a function without annotations is left as it is, one whose annotations name no
-shape is beartype's alone, and one with shapes is beartype's inside one of jaxtyping's contexts, in which a name of an
-axis has one size from the first argument to the result.
+annotated or not; it binds signatures, and makes two checkers anew wherever an inner function is defined. Three files of
+tests took 73 s of processor time so, and take 58 s now. Here a function without annotations is left as it is, one whose
+annotations name no shape is beartype's alone, and one with shapes is beartype's inside one of jaxtyping's contexts, in
+which a name of an axis has one size from the first argument to the result.
 """
 
 import dataclasses
