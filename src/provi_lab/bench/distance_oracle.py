@@ -141,8 +141,16 @@ def exact_moments(
     _, det = _eliminated(spread, [[] for _ in place])
     centre = [_dot(row, place) for row in rows]
     variance = [_dot(row, [_dot(line, row) for line in spread]) for row in rows]
-    centres, variances = (np.array([float(x) for x in numbers]) for numbers in (centre, variance))
-    return centres, variances, float(square), _log(det) - _log(prior_det)
+    centres, variances = (np.array([_float(x) for x in numbers]) for numbers in (centre, variance))
+    return centres, variances, _float(square), _log(det) - _log(prior_det)
+
+
+def _float(x: Fraction) -> float:
+    """The nearest number; infinite beyond them, where the oracle says nothing."""
+    try:
+        return float(x)
+    except OverflowError:
+        return math.inf if x > 0 else -math.inf
 
 
 def _rational(array: np.ndarray) -> list[list[Fraction]]:
