@@ -145,7 +145,7 @@ def exact_moments(
     return centres, variances, _float(square), _log(det) - _log(prior_det)
 
 
-def _float(x: Fraction) -> float:
+def _float(x: Fraction | int) -> float:
     """The nearest number; infinite beyond them, where the oracle says nothing."""
     try:
         return float(x)
