@@ -30,7 +30,7 @@ error of at most 0.1 and a ratio within 10% of one; a ! marks what was warned of
 no programs kept from before; a column finds those that the columns before it have made.
 """
 _MIXED = """
-The rows are not all from one machine and one state of the code, so that CPU seconds do not compare between rows.
+The rows are of {count} states of the code, so that their CPU seconds compare within one state only: {states}.
 """
 _ONE = """
 All rows are from one machine and one state of the code ({where}, a digest of the library's code).
@@ -88,11 +88,19 @@ def _cell(row: dict[str, Any], column: str) -> dict[str, Any] | None:
     return row.get(column)
 
 
+def _origins(where: dict[str, str]) -> str:
+    """Which rows are of which machine and code; the state with the most rows is named, the others with theirs."""
+    kinds = sorted(set(where.values()), key=lambda kind: -list(where.values()).count(kind))
+    if len(kinds) == 1:
+        return _ONE.format(where=kinds[0])
+    named = [f"({kind}) for {', '.join(n for n in where if where[n] == kind)}" for kind in kinds[1:]]
+    return _MIXED.format(count=len(kinds), states="; ".join([*named, f"({kinds[0]}) for all others"]))
+
+
 def page(rows: dict[str, Any]) -> str:
     """The page, in Markdown."""
     done = {name: row for name, row in rows.items() if "default" in row}
-    where = {row.get("where") for row in done.values()}
-    told = _ONE.format(where=where.pop()) if len(where) == 1 and None not in where else _MIXED
+    told = _origins({name: str(row.get("where")) for name, row in done.items()})
     alone = {name: {k: v for k, v in row.items() if k != "peers"} for name, row in done.items()}
     suite = {name: row for name, row in alone.items() if not row["held_out"]}
     apart = {name: row for name, row in alone.items() if row["held_out"]}
