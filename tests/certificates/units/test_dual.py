@@ -377,7 +377,7 @@ def expected_iterative(parts, eps, squared=0.3, pad=0.0, s=S, likelihood=None):
     relative, root = 8 * 4 * eps, np.sqrt(np.diag(GRAM))
     strain = pad * known.trace(s)
     error = 0.01 * variance / (1 - strain) + variance * known.factor_error(s)
-    error = error + relative * size + 2 * known.unit * (size + variance * (s @ size))
+    error = error + relative * size + 2 * (known.unit + pad) * (size + variance * (s @ size))
     far = root * (root @ np.abs(A))
     moved = (relative + known.unit) * far + known.mean_error
     moved = moved + np.asarray(likelihood.shift_error(np.abs(MEAN) + far, LABELS))
