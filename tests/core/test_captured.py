@@ -119,3 +119,44 @@ def test_variables_of_the_users_modules(monkeypatch):
     assert captured(function) == first
     module.SCALE = 2.0
     assert captured(function) != first
+
+
+def test_functions_that_are_defined_anew():
+    """Equal where code and variables are; arguments count by name, since a model is called with them."""
+
+    def made(slope, module=np):
+        def function(z, weight=1.0):
+            return module.exp(slope * z) * weight
+
+        return function
+
+    assert captured(made(2.0)) == captured(made(2.0))
+    assert len({captured(made(2.0)), captured(made(3.0)), captured(made(2.0, jnp))}) == 3
+    assert captured(lambda a, b: a - b) != captured(lambda b, a: b - a)
+    assert captured(lambda a, *, b: a - b) != captured(lambda a, b: a - b)
+
+
+def test_a_decorator_of_a_package_is_not_all_that_it_returns():
+    def wrapped(slope):
+        @functools.lru_cache
+        def inner(z):
+            return slope * z
+
+        @functools.singledispatch
+        def other(z):
+            return slope * z
+
+        return inner, other
+
+    for first, second in zip(wrapped(2.0), wrapped(3.0), strict=True):
+        assert captured(first) != captured(second)
+
+
+def test_which_of_two_functions_is_called_a_second_time():
+    up, down = eval("lambda z: z + 1"), eval("lambda z: z - 1")
+
+    def three(first, second, third):
+        return lambda z: first(second(third(z)))
+
+    assert captured(three(up, down, up)) != captured(three(up, down, down))
+    assert captured(three(up, down, up)) == captured(three(up, down, up))

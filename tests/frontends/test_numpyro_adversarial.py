@@ -53,6 +53,23 @@ def test_other_data_in_a_global_variable_are_other_data(monkeypatch):
     assert second.log_likelihood(z)["y"][0] == pytest.approx(float(dist.Normal(0.3, 1.0).log_prob(11.0)), rel=1e-12)
 
 
+def test_a_model_that_is_defined_anew_compiles_nothing():
+    """By a cell that runs again, or by a function that makes models."""
+
+    def made(location):
+        def model(y):
+            centre = numpyro.sample("m", dist.StudentT(5.0, location, 3.0))
+            numpyro.sample("y", dist.Normal(centre, 1.0), obs=y)
+
+        return provi.from_numpyro(model, np.array([1.0, 2.0]))
+
+    first, again, other = made(0.0), made(0.0), made(1.0)
+    assert first.model.model is not again.model.model
+    assert jax.tree.structure(first) == jax.tree.structure(again) != jax.tree.structure(other)
+    potential, z = jax.jit(lambda target, z: target.potential(z)), jnp.array([0.3])
+    assert potential(first, z) == potential(again, z) != potential(other, z)
+
+
 def square_of_data(y):
     """Data of shape (n,) against (n, 1): n^2 terms."""
     numpyro.sample("y", dist.Normal((X @ slopes())[:, None], 1.0), obs=y)

@@ -5,12 +5,14 @@ import subprocess
 import sys
 import warnings
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
+from laws.contracts import compilations
 from support.statistics import assert_mean
 
 with warnings.catch_warnings():
@@ -235,3 +237,29 @@ def test_settings_of_the_process_stay():
         [sys.executable, "-W", "ignore", "-c", script], env=environment, capture_output=True, text=True
     )
     assert done.stdout.split() == ["1", "False", "None"], done.stderr
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_the_same_model_with_other_data_compiles_nothing():
+    """Translated anew, it is the same program: its data are arguments. Another prior is another program."""
+
+    def model(seed, rate=1.0):
+        with pm.Model() as found:
+            scale = pm.Exponential("scale", rate)
+            pm.Laplace("y", 0.0, scale, observed=np.random.default_rng(seed).laplace(size=9))
+        return provi.from_pymc(found)
+
+    settings = {"progress": False, "budget": provi.Budget(steps=30), "starts": 1}
+    first, second, other = model(0), model(1), model(0, rate=2.0)
+    assert jax.tree.structure(first) == jax.tree.structure(second) != jax.tree.structure(other)
+    provi.fit(first, **settings)
+    with compilations() as found:
+        fit = provi.fit(second, **settings)
+    assert not found
+    assert fit.target.program is second.program is not first.program
+    z = np.array([0.3])
+    for target, seed in ((first, 0), (second, 1)):
+        data = np.random.default_rng(seed).laplace(size=9)
+        expected = stats.laplace.logpdf(data, scale=np.exp(0.3)).sum() - np.exp(0.3) + 0.3
+        assert -eqx.filter_jit(lambda t: t.potential(jnp.asarray(z)))(target) == pytest.approx(expected, rel=1e-12)
+        np.testing.assert_array_equal(target.observed_data["y"], data)

@@ -10,6 +10,8 @@ import scipy.stats
 from scipy.special import expit, log_expit, logsumexp
 
 import provi
+from laws.contracts import compilations
+from provi.runtime.checkpoint import fingerprint
 from support.stan_programs import CODE, stan_data
 from support.statistics import assert_mean
 
@@ -212,3 +214,24 @@ def test_fit_and_certify(regression):
     assert fit.posterior.mean[2] == pytest.approx(math.log(2 / 3) - 0.25, abs=math.sqrt(2 * 0.05))
     certificate = provi.certify(regression, fit, compare=False)
     assert certificate.status == "statistical" and certificate.gap < 0.2
+
+
+@pytest.mark.usefixtures("quick_compilation")
+def test_another_program_of_the_same_dimension_compiles_nothing(regression):
+    """The number of the model is an argument of what is compiled; each has the density of its own engine still."""
+    other_data = provi.from_stan(CODE, stan_data(0, rows=20), log_concave=True, engine="pystan")
+    settings = {"progress": False, "budget": provi.Budget(steps=50), "starts": 1}
+    provi.fit(regression, **settings)
+    with compilations() as found:
+        fit = provi.fit(other_data, **settings)
+    assert not found
+    z = np.array([0.1, -0.2, 0.3])
+    for target in (regression, other_data):
+        expected = target.program.engine.gradient(z[None])
+        value, gradient = jax.jit(jax.value_and_grad(target.potential))(jnp.asarray(z))
+        assert value == -expected[0][0]
+        np.testing.assert_array_equal(gradient, -expected[1][0])
+    assert fit.target.program is other_data.program
+    assert len({fingerprint(target) for target in (regression, other_data)}) == 2
+    again = provi.from_stan(CODE, stan_data(0, rows=20), log_concave=True, engine="pystan")
+    assert fingerprint(again) == fingerprint(other_data)

@@ -19,7 +19,8 @@ from jax.core import Tracer
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), np.generic, np.dtype)
 _NEVER_EQUAL = itertools.count()
-_LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
+LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")})
+"""Folders of what is installed, which does not change while a process runs."""
 
 
 def captured(function: Callable[..., Any]) -> str:
@@ -29,10 +30,10 @@ def captured(function: Callable[..., Any]) -> str:
     same values. Unlike any other where there is something else among them, whose contents cannot be compared. What
     installed packages read does not count.
     """
-    return hashlib.sha256("\n".join(_function(function, set())).encode()).hexdigest()
+    return hashlib.sha256("\n".join(_function(function, {})).encode()).hexdigest()
 
 
-def _function(function: Any, seen: set[int]) -> Iterator[str]:
+def _function(function: Any, seen: dict[int, int]) -> Iterator[str]:
     """Of anything that can be called."""
     if isinstance(function, functools.partial):
         yield from _function(function.func, seen)
@@ -52,24 +53,26 @@ def _function(function: Any, seen: set[int]) -> Iterator[str]:
         yield f"unknown {next(_NEVER_EQUAL)}"
 
 
-def _python_function(function: types.FunctionType, seen: set[int]) -> Iterator[str]:
-    if id(function) in seen or function.__code__.co_filename.startswith(_LIBRARIES):
-        yield f"{function.__module__}.{function.__qualname__}"
+def _python_function(function: types.FunctionType, seen: dict[int, int]) -> Iterator[str]:
+    if id(function) in seen:
+        yield f"function {seen[id(function)]} of those before"
         return
-    seen.add(id(function))
+    seen[id(function)] = len(seen)
+    if function.__code__.co_filename.startswith(LIBRARIES):
+        yield f"{function.__module__}.{function.__qualname__}"
+        yield from _cells(function, set(), seen)  # of a decorator: the user's function
+        return
     codes = [function.__code__]
     for code in codes:  # grows as it goes: the functions inside the function
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
     names = {name for code in codes for name in code.co_names}
     for code in codes:
         constants = [constant for constant in code.co_consts if not isinstance(constant, types.CodeType)]
-        yield f"{code.co_code.hex()} {code.co_names} {constants}"
+        arguments = code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
+        yield f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {constants} {arguments}"
+        yield getattr(code, "co_exceptiontable", b"").hex()
     yield from _value((function.__defaults__, function.__kwdefaults__), seen)
-    for cell in function.__closure__ or ():
-        try:
-            yield from _value(cell.cell_contents, seen)
-        except ValueError:  # a variable that has no value yet
-            yield "empty"
+    yield from _cells(function, names, seen)
     for name in sorted(names & function.__globals__.keys()):
         value = function.__globals__[name]
         yield name
@@ -79,7 +82,18 @@ def _python_function(function: types.FunctionType, seen: set[int]) -> Iterator[s
             yield from _value(value, seen)
 
 
-def _module(module: types.ModuleType, names: set[str], seen: set[int]) -> Iterator[str]:
+def _cells(function: types.FunctionType, names: set[str], seen: dict[int, int]) -> Iterator[str]:
+    """What a function has from the functions around it."""
+    for cell in function.__closure__ or ():
+        try:
+            found = cell.cell_contents
+        except ValueError:  # a variable that has no value yet
+            yield "empty"
+            continue
+        yield from _module(found, names, seen) if isinstance(found, types.ModuleType) else _value(found, seen)
+
+
+def _module(module: types.ModuleType, names: set[str], seen: dict[int, int]) -> Iterator[str]:
     """Of a module of the user's, the variables of these names."""
     yield module.__name__
     if _is_installed(module):
@@ -95,10 +109,10 @@ def _is_installed(module: types.ModuleType | None) -> bool:
     if module is None or module.__name__ == "__main__":
         return False
     path = getattr(module, "__file__", None)
-    return path is None or path.startswith(_LIBRARIES) or module.__name__.split(".")[0] == "provi"
+    return path is None or path.startswith(LIBRARIES) or module.__name__.split(".")[0] == "provi"
 
 
-def _value(value: Any, seen: set[int]) -> Iterator[str]:
+def _value(value: Any, seen: dict[int, int]) -> Iterator[str]:
     if isinstance(value, _PLAIN):
         yield f"{type(value).__name__} {value!r}"
     elif isinstance(value, list | tuple | dict):

@@ -251,6 +251,25 @@ def _platform_index(params: dict[str, Any]) -> Function:
     return lambda: first
 
 
+def _same_bits(params: dict[str, Any]) -> Function:
+    """Words of a number are an axis of their own, the last."""
+    new = np.dtype(params["new_dtype"])
+
+    def view(x: Any) -> Any:
+        if x.dtype.itemsize == new.itemsize:
+            return x.view(new)
+        x = np.ascontiguousarray(x)
+        return x[..., None].view(new) if x.dtype.itemsize > new.itemsize else x.view(new)[..., 0]
+
+    return view
+
+
+def _callback(params: dict[str, Any]) -> Function:
+    """A function of the host: called as it is, without a way through a compiled program."""
+    function, results = params["callback"], params["result_avals"]
+    return lambda *operands: [np.asarray(x, a.dtype) for x, a in zip(function(*operands), results, strict=True)]
+
+
 _quiet_identity = _same(lambda x: x)
 
 PRIMITIVES: dict[str, Callable[[dict[str, Any]], Function]] = {
@@ -263,7 +282,7 @@ PRIMITIVES: dict[str, Callable[[dict[str, Any]], Function]] = {
     "argmax": _extreme_index(np.argmax),
     "argmin": _extreme_index(np.argmin),
     "atan2": _same(np.arctan2),
-    "bitcast_convert_type": lambda params: lambda x: x.view(params["new_dtype"]),
+    "bitcast_convert_type": _same_bits,
     "broadcast_in_dim": _broadcast,
     "ceil": _same(np.ceil),
     "cholesky": _cholesky,
@@ -315,6 +334,7 @@ PRIMITIVES: dict[str, Callable[[dict[str, Any]], Function]] = {
     "or": _same(np.bitwise_or),
     "platform_index": _platform_index,
     "pow": _same(np.power),
+    "pure_callback": _callback,
     "reduce_and": _reduction(np.logical_and.reduce),
     "reduce_max": _reduction(np.max),
     "reduce_min": _reduction(np.min),

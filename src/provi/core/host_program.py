@@ -78,7 +78,8 @@ class _Assembler:
         if isinstance(atom, jax_core.Literal):
             aval: Any = atom.aval
             place = self.new(np.asarray(atom.val, aval.dtype))
-            if np.size(atom.val) == 1 and atom.val == 1:
+            # Derivatives by whole numbers are of a type of their own, which compares with nothing.
+            if aval.dtype != jax.dtypes.float0 and np.size(atom.val) == 1 and atom.val == 1:
                 self.ones.add(place)
             return place
         return variables[atom]

@@ -25,5 +25,8 @@ Count: TypeAlias = Int[Array, ""]
 Flag: TypeAlias = Bool[Array, ""]
 """One truth value."""
 
+Words: TypeAlias = UInt32[Array, "2"]
+"""A number of 64 bits, in two words: JAX has longer integers in double precision only."""
+
 RandomKey: TypeAlias = Key[Array, ""] | UInt32[Array, "2"]
 """A JAX random key, typed or raw."""

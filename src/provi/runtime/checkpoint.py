@@ -24,6 +24,7 @@ import numpy as np
 
 from provi.core.devices import on_host, undivided
 from provi.core.files import DamagedFileError, opened_tensors, write_tensors
+from provi.core.host_object import without_host_objects
 from provi.runtime.record import History
 
 _FORMATS = ("provi-checkpoint-1", "provi-checkpoint-2")
@@ -59,6 +60,8 @@ def fingerprint(*parts: Any) -> str:
     for part in parts:
         # The same on any number of devices: what was added to divide it is left out.
         part, terms = undivided(part)
+        part, texts = without_host_objects(part)
+        digest.update(texts.encode())
         # The structure holds the static settings; memory addresses in it change from process to process.
         digest.update(re.sub(r"0x[0-9a-f]+", "", str(jax.tree.structure(part))).encode())
         for leaf in jax.tree.leaves(eqx.filter(part, eqx.is_array_like)):

@@ -20,6 +20,26 @@ class _Identical:
         self.value = value
 
 
+class _Function:
+    """The user's function, equal to one that does the same: its code is, and all that it reads from outside.
+
+    So a model that is defined anew, in a cell that runs again or in a function that makes models, compiles nothing,
+    and one whose data in global variables have changed does.
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function, self.captured = function, captured(function)
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, _Function) and other.captured == self.captured
+
+    def __hash__(self) -> int:
+        return hash(self.captured)
+
+    def __repr__(self) -> str:
+        return f"{self.function!r} {self.captured}"
+
+
 class NumPyroModel(eqx.Module):
     """`model(*args, **kwargs)` with the arrays among its arguments as leaves: new data compile nothing again.
 
@@ -27,21 +47,24 @@ class NumPyroModel(eqx.Module):
     """
 
     arrays: tuple[Any, ...]
-    model: Callable[..., Any] = eqx.field(static=True)
+    held: _Function = eqx.field(static=True)
     structure: Any = eqx.field(static=True)
     others: tuple[Any, ...] = eqx.field(static=True)
     """The arguments that are no arrays, each with its type (1 is not 1.0 here); None where an array belongs."""
-    captured: str = eqx.field(static=True)
-    """What the model reads from outside, which may be other data the next time."""
 
     def __init__(self, model: Callable[..., Any], args: tuple, kwargs: dict, constant: bool = False):
         """`constant`: hold the arrays fixed, for a model that looks at their values in Python."""
         leaves, self.structure = jax.tree.flatten((args, kwargs), is_leaf=lambda node: node is None)
         free = [isinstance(leaf, np.ndarray | jax.Array) and not constant and _is_numeric(leaf) for leaf in leaves]
-        self.model, self.captured = model, captured(model)
+        self.held = _Function(model)
         self.arrays = tuple(_in_dtype(leaf) for leaf, is_free in zip(leaves, free, strict=True) if is_free)
         pairs = zip(leaves, free, strict=True)
         self.others = tuple(None if is_free else (type(leaf), _hashable(leaf)) for leaf, is_free in pairs)
+
+    @property
+    def model(self) -> Callable[..., Any]:
+        """The user's function."""
+        return self.held.function
 
     def arguments(self) -> tuple[tuple, dict]:
         """`args` and `kwargs` as the model takes them."""

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.core.arguments import double_precision
+from provi.core.host_object import HostObject
 from provi.core.types import Vector
 from provi.frontends.pymc.anatomy import anatomy_of, family_of
 from provi.frontends.pymc.graphs import logit_of
@@ -98,7 +99,7 @@ def from_pymc(
         assumptions=assumptions,
         recognised=linear,
         nested=nested,
-        program=program,
+        model=HostObject(program),
         names=names,
     )
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from provi.core.arguments import default_dtype
+from provi.core.equal_programs import EqualProgram
 from provi.core.types import Vector
 from provi.frontends.target import Unravel
 
@@ -72,7 +73,7 @@ class Traced(eqx.Module):
     """A function of a vector, or of vectors by name, run once with tracers: its constants, data too, are leaves."""
 
     constants: list[Any]
-    program: Any = eqx.field(static=True)
+    program: EqualProgram = eqx.field(static=True)
     structure: Any = eqx.field(static=True)
 
     def __init__(self, function: Callable[[Any], Any], example: Any):
@@ -80,20 +81,20 @@ class Traced(eqx.Module):
         # PyTensor relies on what the tests forbid. Once traced, a program has no implicit promotions.
         with jax.numpy_rank_promotion("allow"):
             closed, shapes = jax.make_jaxpr(function, return_shape=True)(example)
-        self.constants, self.program = list(closed.consts), closed.jaxpr
+        self.constants, self.program = list(closed.consts), EqualProgram(closed.jaxpr)
         self.structure = jax.tree.structure(shapes)
 
     def __call__(self, z: Any) -> Any:
         """What the function returns."""
-        leaves = jaxpr_as_fun(ClosedJaxpr(self.program, self.constants))(*jax.tree.leaves(z))
+        leaves = jaxpr_as_fun(ClosedJaxpr(self.program.jaxpr, self.constants))(*jax.tree.leaves(z))
         return jax.tree.unflatten(self.structure, leaves)
 
 
 class PyMCProgram:
     """The variables of a PyMC model, their graphs, and functions of its free coordinates in JAX.
 
-    Data and sizes are those at construction: a later `pm.set_data` changes nothing here. Equal to itself alone, so
-    that it can be a static part of a target. Each function is translated when it is first asked for.
+    Data and sizes are those at construction: a later `pm.set_data` changes nothing here. Each function is translated
+    when it is first asked for.
     """
 
     def __init__(self, model: Any, point: dict[str, np.ndarray]):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.core.arguments import double_precision
+from provi.core.host_object import HostObject
 from provi.core.types import Draws, Scalar, Vector
 from provi.frontends.pymc.program import PyMCProgram, Traced, in_jax, in_python
 from provi.frontends.target import AbstractModelTarget, read_values
@@ -30,8 +31,13 @@ class PyMCTarget(AbstractModelTarget):
     assumptions: Assumptions
     recognised: AbstractLinearModel | None
     nested: AbstractLatentGaussian | None
-    program: PyMCProgram = eqx.field(static=True)
+    model: HostObject[PyMCProgram]
     names: tuple[str, ...] = eqx.field(static=True)
+
+    @property
+    def program(self) -> PyMCProgram:
+        """The model, its variables and their graphs."""
+        return self.model.value
 
     @property
     def parameter_names(self) -> tuple[str, ...]:

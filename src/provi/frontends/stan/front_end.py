@@ -11,7 +11,7 @@ import numpy as np
 from provi.core.arguments import check_count, double_precision
 from provi.frontends.stan.build import build_library
 from provi.frontends.stan.compiled import CompiledStan
-from provi.frontends.stan.engine import AbstractEngine, BridgeStanEngine, build_bridge, has_sources
+from provi.frontends.stan.engine import AbstractEngine, BridgeStanEngine, build_bridge, has_sources, to_json
 from provi.frontends.stan.target import StanProgram, StanTarget, free_coordinates
 from provi.targets.assumptions import declare
 
@@ -62,7 +62,7 @@ def from_stan(
     kind = f"{type(program).__module__}.{type(program).__name__}"
     if kind.startswith(("stan.", "bridgestan.")) and data is not None:
         raise ValueError(f"data must be left out: the {kind} that is given as program has its own.")
-    rebuild = None
+    rebuild, source = None, ""
     if kind.startswith("bridgestan."):
         model, data = BridgeStanEngine(program), {}
     else:
@@ -72,7 +72,8 @@ def from_stan(
         data = {} if data is None else data
         model = _build(code, include, data, seed, engine)
         rebuild = functools.partial(_rebuild, code, include, seed, engine)
-    compiled = StanProgram(model, data, seed, rebuild)
+        source = f"{code} {to_json('data', data)}"
+    compiled = StanProgram(model, data, seed, rebuild, source)
     if not compiled.free_names:
         raise ValueError("program has no parameters, so there is nothing to approximate.")
     point = jnp.asarray(_find_start(compiled, start), jnp.float64)

@@ -2,20 +2,24 @@
 
 `StanProgram` is the model with its data: which number of Stan's output is which element of which variable.
 `StanTarget` is its density, which JAX calls on the host.
+
+A compiled program of JAX's holds no model: it passes the number of one on to the host, as an argument like any other,
+and there the model is looked up. So all Stan models of the same dimension share their compiled programs, and only the
+first fit of a process waits for the compiler.
 """
 
-import functools
+import hashlib
 import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import logit
 
-from provi.core.types import Draws, Scalar, Vector
+from provi.core.host_object import HostObject, host_object
+from provi.core.types import Draws, Scalar, Vector, Words
 from provi.frontends.stan.engine import AbstractEngine, hessian_products
 from provi.frontends.target import AbstractModelTarget, read_values
 from provi.targets.assumptions import Assumptions
@@ -30,7 +34,9 @@ _LINKS = {
 
 
 class StanProgram:
-    """A Stan model, its data, and where its variables are. Equal to itself only, so that a target holds it as static.
+    """A Stan model, its data, and where its variables are.
+
+    - `identity`: a text that says which model with which data it is, the same in every process.
 
     - `parameters`, `variables`: for each variable, without and with the transformed parameters and the generated
       quantities, the columns of the engine's output that hold its elements, in the variable's shape.
@@ -43,6 +49,7 @@ class StanProgram:
         data: dict[str, Any],
         seed: int,
         rebuild: Callable[[dict[str, Any]], AbstractEngine] | None = None,
+        source: str = "",
     ):
         """**Arguments:**
 
@@ -50,16 +57,31 @@ class StanProgram:
         - `data`: what it was given.
         - `seed`: of random numbers in the generated quantities.
         - `rebuild`: makes the model with other data; None where the code is not known.
+        - `source`: the code and the data as texts, as far as they are known.
         """
         self.engine, self.seed, self.rebuild = engine, seed, rebuild
         self.data = {name: np.asarray(value) for name, value in data.items()}
         self.parameters, self.variables = _read_columns(engine.names(0)), _read_columns(engine.names(2))
         self.free_names = _name_coordinates(engine, self.parameters)
+        self.identity = _digest(engine, seed, source)
 
     def values(self, points: np.ndarray, seed: int) -> dict[str, np.ndarray]:
         """Every variable at each point, in its own shape, the points in front."""
         found = self.engine.constrain(points, 2, seed)
         return {name: found[:, columns] for name, columns in self.variables.items()}
+
+
+def _digest(engine: AbstractEngine, seed: int, source: str) -> str:
+    """A hash of what the model is made of and of what it answers at three points, as a built one has no code."""
+    digest = hashlib.sha256(f"{type(engine).__name__} {seed} {engine.names(2)} {source}".encode())
+    points = np.random.default_rng(1).uniform(-1.0, 1.0, (3, len(engine.free_names)))
+    for array in engine.gradient(points):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    try:
+        digest.update(np.ascontiguousarray(engine.constrain(points, 2, seed)).tobytes())
+    except ValueError as error:  # generated quantities that fail at all three
+        digest.update(str(error).encode())
+    return digest.hexdigest()
 
 
 def _read_columns(names: tuple[str, ...]) -> dict[str, np.ndarray]:
@@ -134,7 +156,21 @@ class StanTarget(AbstractModelTarget):
     nested: ClassVar[None] = None
     start: Vector
     assumptions: Assumptions
-    program: StanProgram = eqx.field(static=True)
+    model: HostObject[StanProgram]
+
+    def __init__(self, start: Vector, assumptions: Assumptions, program: StanProgram):
+        """**Arguments:**
+
+        - `start`: where a run begins.
+        - `assumptions`: what the user declared.
+        - `program`: the model with its data.
+        """
+        self.start, self.assumptions, self.model = start, assumptions, HostObject(program)
+
+    @property
+    def program(self) -> StanProgram:
+        """The model with its data."""
+        return self.model.value
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -148,7 +184,7 @@ class StanTarget(AbstractModelTarget):
 
     def potential(self, z: Vector) -> Scalar:
         """Minus Stan's log density."""
-        return -_log_density(self.program.engine, z)
+        return -_log_density(self.model.number, z)
 
     @property
     def observed_data(self) -> dict[str, np.ndarray]:
@@ -211,21 +247,24 @@ def free_coordinates(argument: str, program: StanProgram, values: Any) -> np.nda
         raise ValueError(f"{argument}: {error}") from None
 
 
-def _on_host(function: Callable[..., Any], shapes: Any, *arguments: Vector) -> Any:
-    """`function` of rows on the host; under `jax.vmap` one call for the batch.
+def _on_host(function: Callable[..., Any], shapes: Any, number: Words, *arguments: Vector) -> Any:
+    """`function` of the model's number and of rows, on the host; under `jax.vmap` one call for the batch.
 
     Numbers cross the border as pairs of 32-bit words: JAX's callback runs in a thread of its own, where the 64-bit
     switch of `double_precision` is off, and would silently round float64 to float32.
     """
 
-    def rowwise(*batches: Any) -> Any:
+    def rowwise(numbers: Any, *batches: Any) -> Any:
         arrays = [np.ascontiguousarray(batch).view(np.float64)[..., 0] for batch in batches]
-        found = function(*(array.reshape(-1, array.shape[-1]) for array in arrays))
+        # `vmap` repeats the number for each row.
+        found = function(
+            np.asarray(numbers).reshape(-1, 2)[0], *(array.reshape(-1, array.shape[-1]) for array in arrays)
+        )
         return jax.tree.map(lambda leaf: _words(leaf.reshape(arrays[0].shape[:-1] + leaf.shape[1:])), found)
 
     results = jax.tree.map(lambda shape: jax.ShapeDtypeStruct((*shape, 2), jnp.uint32), shapes, is_leaf=_is_shape)
     sent = [jax.lax.bitcast_convert_type(argument, jnp.uint32) for argument in arguments]
-    received = jax.pure_callback(rowwise, results, *sent, vmap_method="broadcast_all")
+    received = jax.pure_callback(rowwise, results, number, *sent, vmap_method="broadcast_all")
     return jax.tree.map(lambda words: jax.lax.bitcast_convert_type(words, jnp.float64), received)
 
 
@@ -237,25 +276,41 @@ def _is_shape(node: Any) -> bool:
     return isinstance(node, tuple) and all(isinstance(size, int) for size in node)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _log_density(engine: AbstractEngine, z: Vector) -> Scalar:
-    return _on_host(engine.density, (), z)
+def _densities(number: np.ndarray, points: np.ndarray) -> np.ndarray:
+    return _engine(number).density(points)
+
+
+def _gradients(number: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return _engine(number).gradient(points)
+
+
+def _products(number: np.ndarray, points: np.ndarray, directions: np.ndarray) -> np.ndarray:
+    return hessian_products(_engine(number), points, directions)
+
+
+def _engine(number: np.ndarray) -> AbstractEngine:
+    return host_object(number).engine
+
+
+@jax.custom_jvp
+def _log_density(number: Words, z: Vector) -> Scalar:
+    return _on_host(_densities, (), number, z)
 
 
 @_log_density.defjvp
-def _log_density_jvp(engine: AbstractEngine, primals: Any, tangents: Any) -> tuple[Scalar, Scalar]:
-    value, gradient = _value_and_gradient(engine, primals[0])
-    return value, jnp.vdot(gradient, tangents[0])
+def _log_density_jvp(primals: Any, tangents: Any) -> tuple[Scalar, Scalar]:
+    value, gradient = _value_and_gradient(*primals)
+    return value, jnp.vdot(gradient, tangents[1])
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _value_and_gradient(engine: AbstractEngine, z: Vector) -> tuple[Scalar, Vector]:
-    return _on_host(engine.gradient, ((), z.shape), z)
+@jax.custom_jvp
+def _value_and_gradient(number: Words, z: Vector) -> tuple[Scalar, Vector]:
+    return _on_host(_gradients, ((), z.shape), number, z)
 
 
 @_value_and_gradient.defjvp
-def _value_and_gradient_jvp(engine: AbstractEngine, primals: Any, tangents: Any) -> Any:
-    (z,), (direction,) = primals, tangents
-    value, gradient = _value_and_gradient(engine, z)
-    product = _on_host(functools.partial(hessian_products, engine), z.shape, z, direction)
+def _value_and_gradient_jvp(primals: Any, tangents: Any) -> Any:
+    (number, z), direction = primals, tangents[1]
+    value, gradient = _value_and_gradient(number, z)
+    product = _on_host(_products, z.shape, number, z, direction)
     return (value, gradient), (jnp.vdot(gradient, direction), product)

@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from provi.core.arguments import check_count, double_precision
 from provi.core.files import write_text
+from provi.core.host_object import without_host_objects
 from provi.diagnostics.importance import ImportanceDiagnostics
 from provi.report.html import tables
 from provi.report.html.figures import (
@@ -347,7 +348,9 @@ def fingerprint(target: Any) -> str:
 
     Functions inside the target (a log density) are not part of it.
     """
-    digest = hashlib.sha256(type(target).__name__.encode())
+    target_type = type(target).__name__
+    target, texts = without_host_objects(target)
+    digest = hashlib.sha256(f"{target_type}{texts}".encode())
     for leaf in jax.tree.leaves(target):
         if isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int):
             array = np.ascontiguousarray(leaf)
