@@ -3,6 +3,7 @@
 Estimates are compared with exact values within five of their own standard errors (false-alarm rate 6e-7 each).
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -162,6 +163,19 @@ def test_three_estimates_of_the_divergence_agree_at_a_stationary_point():
     assert not any("stationary" in note for note in found.notes)
     away = importance_diagnostics(target, family, family.point(loc + 0.8, scale), num_draws=40_000)
     assert any("not stationary" in note for note in away.notes)
+
+
+def test_rounding_is_no_reason_to_run_on():
+    """A mixture whose other part is far away: log w is constant but for its last bits, and the score is smaller."""
+
+    def log_density(z):
+        parts = jnp.array([jnp.log(0.01) - jnp.sum(z**2) / 2, jnp.log(0.99) - jnp.sum((z - 20) ** 2) / 2])
+        return jax.scipy.special.logsumexp(parts)
+
+    family = Gaussian(2)
+    found = importance_diagnostics(LogDensity(log_density, 2), family, family.point(np.full(2, 20.0), np.eye(2)))
+    assert 0 < found.fisher_sixth < found.half_variance_log_weights < 1e-25
+    assert found.notes == ()
 
 
 def test_q_equal_to_the_posterior():

@@ -32,6 +32,7 @@ from provi.families.location_scale import LocationScale, Point
 from provi.targets.base import AbstractTarget
 
 _CHUNKS_AT_ONCE = 16
+_NOTHING = 1e-9  # nats: no divergence to run on for
 _STREAM = 2**31 - 2  # a stream of the seed that no step of a run and no estimate of the ELBO uses
 
 
@@ -209,8 +210,8 @@ def _summarise(
     normal = isinstance(family.base, Normal) and residuals is not None
     effective = float(ratios.sum() ** 2 / (ratios**2).sum())
     notes = _notes(family, effective)
-    # Impossible at a stationary Gaussian q, beyond the noise.
-    if normal and half_variance[0] - 4 * half_variance[1] > fisher[0] + 4 * fisher[1]:
+    # Impossible at a stationary Gaussian q, beyond the noise; below that many nats it is the rounding of log w.
+    if normal and half_variance[0] - 4 * half_variance[1] > fisher[0] + 4 * fisher[1] + _NOTHING:
         notes.append("Var(log w)/2 exceeds E|s|^2/6: q is not stationary, and fisher_sixth is too low. Run on.")
     total_variation, tail = float(np.abs(ratios - 1).mean()) / 2, pareto_k(log_weights)
     return ImportanceDiagnostics(
