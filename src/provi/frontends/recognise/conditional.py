@@ -1,6 +1,6 @@
 r"""Models that are linear given a few scales: a log-concave likelihood of affine predictors of Gaussian effects.
 
-With the free coordinates split into scales $\theta$ and the rest z (`provi.frontends.recognise.split`),
+With the free coordinates split into scales $\theta$ and the rest z (`provi.frontends.recognise.nested`),
 
 $$\log p(\theta, z, y) = q(z; \theta) + \sum_n \log p(y_n \mid \eta_n, \theta), \quad \eta = A(\theta)z + b(\theta),$$
 

@@ -302,7 +302,7 @@ class MixedModel(BaseEstimator):
 
     def to_arviz(self, num_draws: int = 1000, seed: int = 0) -> Any:
         """Draws by name with labelled axes, the data, and new responses, as ArviZ's container."""
-        from provi.models.mixed.arviz import to_arviz
+        from provi.models.mixed.prediction import to_arviz
 
         check_is_fitted(self)
         return to_arviz(self, num_draws, seed)

@@ -14,7 +14,9 @@ import numpy as np
 from provi.frontends.formula.design import Design, NewRows
 from provi.frontends.formula.groups import Group
 from provi.frontends.formula.structured import Structured
+from provi.models.mixed.families import draw_response
 from provi.models.mixed.priors import FixedEffects
+from provi.report.arviz import container
 
 _NUMBERS_AT_ONCE = 2**23
 """Draws times rows of a block: 64 MiB."""
@@ -162,3 +164,30 @@ def _conditional(
             return lower[len(old) :, : len(old)] @ white + lower[len(old) :, len(old) :] @ z
 
         return np.asarray(jax.lax.map(one, (logs, jnp.asarray(known), noise)))
+
+
+def to_arviz(model: Any, num_draws: int, seed: int) -> Any:
+    """A fitted model for ArviZ: draws by the names of the formula, their effects with the levels as coordinates.
+
+    The groups are `posterior`, `posterior_predictive` and `observed_data`.
+    """
+    assembly, draws = model.assembly_, model._draws(num_draws, seed)
+    design, observed, name = assembly.design, assembly.observed, assembly.design.response.name
+    rng, parts = np.random.default_rng([seed, 1]), []
+    rows = training_rows(design)
+    for some, eta in predictor_blocks(design, draws, rows, model._kernel_blocks(), False, seed):
+        trials = None if rows.trials is None else rows.trials[some]
+        parts.append(draw_response(observed.family, eta, draws.values, trials, rng))
+    dims, coords = {}, {}
+    for group in design.groups:
+        axes = [f"{group.name} level"] + ([f"{group.name} effect"] if len(group.effects) > 1 else [])
+        dims[group.name] = axes
+        coords |= dict(zip(axes, (list(group.factor.labels), list(group.effects)), strict=False))
+    for term in design.structured:
+        dims[term.name], coords[f"{term.name} level"] = [f"{term.name} level"], list(term.labels)
+    groups = {
+        "posterior": {key: np.asarray(value)[None] for key, value in model.draws(num_draws, seed).items()},
+        "posterior_predictive": {name: np.concatenate(parts, axis=1)[None]},
+        "observed_data": {name: np.abs(observed.y)},
+    }
+    return container(groups, dims, coords, model.fit_)
