@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import warnings
 from pathlib import Path
 
@@ -15,6 +16,10 @@ import pytest
 # Set XLA_FLAGS yourself, to nothing for instance, and these are left out.
 if jax.__version_info__[:2] == (0, 10):
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and what they start with them; some tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests neither read nor fill the cache of the user who runs them.
 os.environ.setdefault("PROVI_COMPILATION_CACHE", "off")
