@@ -80,6 +80,72 @@ def test_every_regression_equals_the_one_in_memory(table, name, response, model)
             np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-10)
 
 
+@pytest.fixture(scope="module")
+def numbers():
+    """Offsets, exposures and weights, one of them zero."""
+    rng = np.random.default_rng(3)
+    found = {"offset": 0.5 * rng.standard_normal(ROWS), "exposure": rng.uniform(0.5, 2, ROWS)}
+    return found | {"weights": rng.integers(0, 4, ROWS) / 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "response", "given", "fitted"),
+    [
+        ("LogisticRegression", "binary", ("offset", "weights"), True),
+        ("LogisticRegression", "shares", ("weights",), False),
+        ("ProbitRegression", "binary", ("weights",), False),
+        ("PoissonRegression", "counts", ("offset", "exposure", "weights"), True),
+        ("LinearRegression", "real", ("offset",), False),
+    ],
+)
+def test_offsets_exposures_and_weights_are_those_of_the_class(table, numbers, tmp_path, name, response, given, fitted):
+    kind, X, extras = getattr(provi.targets, name), table["X"], {part: numbers[part] for part in given}
+    y = np.where(table["binary"] == 1, 0.7, 0.0) if response == "shares" else table[response]
+    plain = kind(X, y, intercept=True, **extras)
+    path = write(tmp_path / "t.parquet", {f"x{i}": X[:, i] for i in range(WIDTH)} | {"y": y} | extras)
+    streamed = [
+        kind.from_parquet(path, "y", intercept=True, **{part: part for part in given}),
+        kind.from_blocks(X, y, intercept=True, **extras),
+        kind.from_blocks(
+            lambda: ((X[k : k + 77], y[k : k + 77], {part: extras[part][k : k + 77] for part in given})
+                     for k in range(0, ROWS, 77)),
+            intercept=True,
+        ),
+    ]  # fmt: skip
+    tiles = [[part.tobytes() for tile in target.stream.rows.tiles() for part in tile] for target in streamed]
+    assert tiles[0] == tiles[1] == tiles[2] and streamed[0].dim == WIDTH + 1
+    with jax.enable_x64(True):
+        family = provi.families.Gaussian(WIDTH + 1)
+        point = family.point(np.linspace(-0.1, 0.3, WIDTH + 1), 0.04, np.float64)
+        # (a) needs the whole pass; of the others a long pass takes less.
+        bounds = [linear_model_bounds(target, family, point)[0].value for target in (plain, streamed[0])]
+        np.testing.assert_allclose(*bounds, rtol=1e-8)
+        assert np.isfinite(bounds[1])
+        z = jax.numpy.linspace(-0.3, 0.3, WIDTH + 1)
+        values, slopes = zip(*(jax.value_and_grad(t.potential)(z) for t in (plain, streamed[0])), strict=True)
+        np.testing.assert_allclose(*values, rtol=1e-9)
+        np.testing.assert_allclose(*slopes, rtol=1e-9, atol=1e-10)
+    if fitted:
+        same(provi.fit(plain), provi.fit(streamed[0]))
+
+
+def test_a_sample_and_a_prediction_have_their_offsets(table, numbers, tmp_path, monkeypatch):
+    from provi.structures import linear
+
+    monkeypatch.setattr(linear, "SMALLEST_WORK", 1.0)
+    X, y = table["X"], table["counts"]
+    columns = {f"x{i}": X[:, i] for i in range(WIDTH)} | {"y": y, "t": numbers["exposure"]}
+    path = write(tmp_path / "t.parquet", columns)
+    fit = provi.fit(provi.targets.PoissonRegression.from_parquet(path, "y", exposure="t", memory=2**20), tol=1e-6)
+    known = provi.fit(provi.targets.PoissonRegression(X, y, exposure=numbers["exposure"]), tol=1e-6)
+    same(known, fit)
+    new = {name: values[:4] for name, values in columns.items()}
+    expected = known.predict(X[:4], exposure=numbers["exposure"][:4]).mean
+    np.testing.assert_allclose(fit.predict(new).mean, expected, rtol=1e-6)
+    fit.save(tmp_path / "fit.safetensors")
+    np.testing.assert_allclose(provi.load(tmp_path / "fit.safetensors").predict(new).mean, expected, rtol=1e-6)
+
+
 def test_files_mapped_arrays_and_iterators_are_the_same_rows_bit_for_bit(table, tmp_path):
     X, y = table["X"].astype(np.float32), table["binary"].astype(np.float32)
     for part, (a, b) in enumerate([(0, 250), (250, 700), (700, ROWS)]):
@@ -161,7 +227,7 @@ def test_a_long_fit_starts_from_a_sample_that_fits_into_memory(table, monkeypatc
     )
     places, (design, response) = chosen[0]
     np.testing.assert_array_equal(design, table["X"][places])
-    np.testing.assert_array_equal(response, table["binary"][places])
+    np.testing.assert_array_equal(response[0], table["binary"][places])
     rows = target.stream.rows
     assert rows.least_stride * rows.memory >= 2 * ROWS * WIDTH * 8 or rows.least_stride == 1
 
@@ -195,8 +261,23 @@ def test_what_is_wrong_is_named_with_column_file_and_row(table, tmp_path):
         kind.from_parquet(good, "z")
     with pytest.raises(FileNotFoundError, match="no file"):
         kind.from_parquet(tmp_path / "none-*.parquet", "y")
-    with pytest.raises(ValueError, match="weights= is not for rows"):
+    counts = provi.targets.PoissonRegression
+    with pytest.raises(ValueError, match="weights must be the name of a column"):
         kind.from_parquet(good, "y", weights=np.ones(ROWS))
+    with pytest.raises(ValueError, match=r"good\.parquet, row \d+, column 'x1': weights must not be negative"):
+        kind.from_parquet(good, "y", weights="x1")
+    with pytest.raises(ValueError, match="weights must not be negative, nor all zero"):
+        kind.from_blocks(table["X"], table["binary"], weights=0.0)
+    with pytest.raises(ValueError, match=r"column 'x3': exposure must be positive; its smallest entry is -"):
+        counts.from_parquet(good, "y", exposure="x3")
+    with pytest.raises(ValueError, match="exposure is for counts with the log link"):
+        kind.from_parquet(good, "y", exposure="x3")
+    with pytest.raises(ValueError, match="offset has length 3, but must have length 900"):
+        kind.from_blocks(table["X"], table["binary"], offset=np.ones(3))
+    with pytest.raises(ValueError, match="weights must not be given where X is a function"):
+        kind.from_blocks(lambda: iter([(table["X"], table["binary"])]), weights=np.ones(ROWS))
+    with pytest.raises(ValueError, match="the third item must be a dictionary"):
+        kind.from_blocks(lambda: iter([(table["X"], table["binary"], {"w": 1})]))
     with pytest.raises(ValueError, match="memory must be at least"):
         kind.from_blocks(table["X"], table["binary"], memory=10)
     with pytest.raises(ValueError, match="read in blocks"):

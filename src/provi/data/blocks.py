@@ -7,11 +7,14 @@ arrays that may be mapped from disk (`ArrayRows`), or what a function of the use
 import dataclasses
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+ROW_NUMBERS = ("offset", "exposure", "weights")
+"""What a row may have beside its columns and its response."""
 
 
 class StreamError(ValueError):
@@ -22,13 +25,15 @@ class StreamError(ValueError):
 class Chunk:
     """Some rows that follow each other: a column each, or one matrix (rows, columns), and their responses.
 
-    `place`: what they were read from, and `first`: the number there of the first of them.
+    `place`: what they were read from, and `first`: the number there of the first of them. `extras`: a column each of
+    some of `ROW_NUMBERS`.
     """
 
     columns: Any
     response: Any
     place: str
     first: int
+    extras: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.response)
@@ -40,11 +45,12 @@ class Chunk:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableFiles:
-    """Parquet or Arrow files with the same columns, one after the other."""
+    """Parquet or Arrow files with the same columns, one after the other; `extras`: columns of `ROW_NUMBERS`."""
 
     files: tuple[Path, ...]
     names: tuple[str, ...]
     target: str
+    extras: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def words(self) -> str:
@@ -60,22 +66,35 @@ class TableFiles:
         """All rows, at most `rows` at a time."""
         for file in self.files:
             first = 0
-            for batch in record_batches(file, [*self.names, self.target], rows):
-                columns = [batch.column(name) for name in (*self.names, self.target)]
+            for batch in record_batches(file, self._read, rows):
                 if batch.num_rows:
-                    yield Chunk(columns[:-1], columns[-1], str(file), first)
+                    yield self._chunk(batch, file, first)
                 first += batch.num_rows
+
+    @property
+    def _read(self) -> list[str]:
+        return list(dict.fromkeys([*self.names, self.target, *self.extras.values()]))
+
+    def _chunk(self, batch: Any, file: Path, first: int) -> Chunk:
+        extras = {kind: batch.column(name) for kind, name in self.extras.items()}
+        return Chunk([batch.column(name) for name in self.names], batch.column(self.target), str(file), first, extras)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArrayRows:
-    """X (rows, columns) and y, arrays of NumPy, in memory or mapped from a file."""
+    """X (rows, columns) and y, arrays of NumPy, in memory or mapped from a file; so are the `tables` of numbers."""
 
     X: Any
     y: Any
     names: tuple[str, ...]
+    tables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     target: str = "y"
     words: str = "X and y"
+
+    @property
+    def extras(self) -> dict[str, str]:
+        """Which of `ROW_NUMBERS` there are, and what people call them."""
+        return {kind: kind for kind in self.tables}
 
     def stamps(self) -> tuple:
         """None: the arrays are the user's."""
@@ -84,17 +103,30 @@ class ArrayRows:
     def chunks(self, rows: int) -> Iterator[Chunk]:
         """All rows, at most `rows` at a time."""
         for start in range(0, len(self.X), rows):
-            yield Chunk(self.X[start : start + rows], self.y[start : start + rows], "X and y", start)
+            yield self._chunk(start, start + rows)
+
+    def _chunk(self, start: int, stop: int) -> Chunk:
+        extras = {kind: table[start:stop] for kind, table in self.tables.items()}
+        return Chunk(self.X[start:stop], self.y[start:stop], "X and y", start, extras)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class YieldedRows:
-    """What a function of the user's yields: each call begins again with the same pairs (X_block, y_block)."""
+    """What a function of the user's yields: each call begins again with the same pairs (X_block, y_block).
+
+    `kinds`: those of `ROW_NUMBERS` that every block has, in a third item.
+    """
 
     function: Callable[[], Any]
     names: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
     target: str = "y"
     words: str = "the blocks"
+
+    @property
+    def extras(self) -> dict[str, str]:
+        """Which of `ROW_NUMBERS` there are, and what people call them."""
+        return {kind: kind for kind in self.kinds}
 
     def stamps(self) -> tuple:
         """None: there is no file."""
@@ -102,20 +134,36 @@ class YieldedRows:
 
     def chunks(self, rows: int) -> Iterator[Chunk]:
         """All rows, at most `rows` at a time."""
-        first = 0
         for number, pair in enumerate(self.function()):
             place = f"block {number}"
-            if not isinstance(pair, tuple) or len(pair) != 2:
-                raise StreamError(f"{place} must be a pair (X_block, y_block), not {type(pair).__name__}.")
-            X, y = (np.asarray(part) for part in pair)
+            X, y, extras = yielded_parts(pair, place)
+            if set(extras) != set(self.kinds):
+                own, firsts = (", ".join(found) or "no numbers" for found in (extras, self.kinds))
+                raise StreamError(f"{place} has {own} beside its rows, and the first block {firsts}.")
             if X.ndim != 2 or X.shape != (len(y), len(self.names)) or y.ndim != 1:
                 raise StreamError(
                     f"{place} has X_block of shape {X.shape} and y_block of shape {y.shape}: (rows, "
                     f"{len(self.names)}) and (rows,) are needed, as in the first block."
                 )
+            for kind, table in extras.items():
+                if table.shape != y.shape:
+                    raise StreamError(f"{place} has {kind} of shape {table.shape}: one entry for each row is needed.")
             for start in range(0, len(X), rows):
-                yield Chunk(X[start : start + rows], y[start : start + rows], place, start)
-            first += len(X)
+                own = slice(start, start + rows)
+                yield Chunk(X[own], y[own], place, start, {kind: table[own] for kind, table in extras.items()})
+
+
+def yielded_parts(given: Any, place: str) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """X, y and the numbers of the rows of a block that a function yielded."""
+    if not isinstance(given, tuple) or len(given) not in (2, 3):
+        raise StreamError(f"{place} must be a pair (X_block, y_block), not {type(given).__name__}.")
+    extras = given[2] if len(given) == 3 else {}
+    if not isinstance(extras, Mapping) or not set(extras) <= set(ROW_NUMBERS):
+        raise StreamError(
+            f"{place}: the third item must be a dictionary of arrays for some of {', '.join(ROW_NUMBERS)}, not "
+            f"{extras!r}."
+        )
+    return np.asarray(given[0]), np.asarray(given[1]), {kind: np.asarray(table) for kind, table in extras.items()}
 
 
 def table_files(path: Any) -> tuple[Path, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from provi.data.blocks import Chunk, StreamError, column_of, numbers, read_ahead
+from provi.data.blocks import Chunk, StreamError, TableFiles, column_of, numbers, read_ahead
 from provi.data.encoding import EncodedColumn, TableEncoding
 
 BLOCKS_HELD = 4
@@ -30,6 +30,7 @@ class EncodedRows:
       the level of each. - `positive`: of a response of labels, the same; else None. - `responses`: some values that say
       all that a likelihood asks of all of them: the distinct ones, or the extreme ones.
     - `response_mean`: their mean. - `centres`, `spreads`: mean and standard deviation of each feature.
+    - `offset`, `weights`: the smallest and the largest, where rows have some; `table_mark`: a check sum of them.
     - `memory`: bytes, as in `core.limits.STREAM_MEMORY`; `ahead`: whether a thread reads the next block.
     """
 
@@ -47,6 +48,9 @@ class EncodedRows:
     spreads: np.ndarray
     memory: int
     ahead: bool
+    offset: tuple[float, float] | None = None
+    weights: tuple[float, float] | None = None
+    table_mark: tuple[int, int] = (0, 0)
     stamps: tuple = ()
     marks: list = dataclasses.field(default_factory=list)
 
@@ -65,6 +69,11 @@ class EncodedRows:
     def plain(self) -> bool:
         """Whether the columns of a matrix are the features."""
         return all(column == EncodedColumn(column.name) for column in self.features)
+
+    @property
+    def num_numbers(self) -> int:
+        """Of a row beside its columns: the response, the offset, the weight."""
+        return 1 + (self.offset is not None) + (self.weights is not None)
 
     @property
     def tile_rows(self) -> int:
@@ -92,19 +101,26 @@ class EncodedRows:
     @property
     def encoding(self) -> TableEncoding | None:
         """How new tables become rows; None where columns enter as they are."""
-        return None if self.plain and self.labels is None else self.table_encoding
+        shifted = isinstance(self.source, TableFiles) and self.offset is not None
+        return None if self.plain and self.labels is None and not shifted else self.table_encoding
 
     @property
     def table_encoding(self) -> TableEncoding:
         """The same, where it changes nothing, too."""
-        return TableEncoding(self.features, self.source.target, self.labels)
+        given = self.source.extras if isinstance(self.source, TableFiles) else {}
+        return TableEncoding(
+            self.features, self.source.target, self.labels, offset=given.get("offset"), exposure=given.get("exposure")
+        )
 
     def tiles(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """One pass: (columns, `tile_rows`) and the responses of every tile; one that is not as before is an error."""
+        """One pass: (columns, `tile_rows`) of every tile, and (`num_numbers`, `tile_rows`), first the responses.
+
+        A pass that is not as the one before is an error.
+        """
         self.check_stamps()
         blocks = self._blocks()
-        for design, response in read_ahead(blocks) if self.ahead else blocks:
-            yield from zip(design, response, strict=True)
+        for design, table in read_ahead(blocks) if self.ahead else blocks:
+            yield from zip(design, table, strict=True)
 
     def check_stamps(self) -> None:
         """Whether the files are those of the first pass."""
@@ -130,7 +146,7 @@ class EncodedRows:
                 start = stop
                 if buffer.room == 0:
                     mark = buffer.mark(mark)
-                    yield buffer.design, buffer.response
+                    yield buffer.design, buffer.numbers
                     buffer = None
             done += len(chunk)
         if done != self.num_rows:
@@ -138,7 +154,7 @@ class EncodedRows:
         if buffer is not None:
             buffer.pad()
             mark = buffer.mark(mark)
-            yield buffer.design, buffer.response
+            yield buffer.design, buffer.numbers
         if self.marks and self.marks[0] != mark:
             raise StreamError(f"{self.source.words}: a pass gave other rows than the one before: all must be the same.")
         self.marks[:] = [mark]
@@ -166,21 +182,46 @@ class EncodedRows:
             yield place, values
             place += 1
 
-    def response_of(self, chunk: Chunk, start: int, stop: int) -> np.ndarray:
-        """The responses of these rows as numbers."""
+    def numbers_of(self, chunk: Chunk, start: int, stop: int) -> list[np.ndarray]:
+        """The responses of these rows as numbers, their offsets and their weights, where they have some."""
         raw = chunk.response[start:stop]
-        return numbers(raw) if self.positive is None else self.positive.places(raw) == 1
+        response = numbers(raw) if self.positive is None else self.positive.places(raw) == 1
+        return [response, *(table for table in row_tables(chunk, start, stop) if table is not None)]
 
     def sample(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The rows at `places`, in order, as a matrix (rows, columns), and their responses: one pass."""
-        design, response = np.empty((len(places), self.shape[1]), self.dtype), np.empty(len(places), self.dtype)
-        size = self.tile_rows
+        """The rows at `places`, in order, as a matrix (rows, columns), and their numbers as in `tiles`: one pass."""
+        design = np.empty((len(places), self.shape[1]), self.dtype)
+        found, size = np.empty((self.num_numbers, len(places)), self.dtype), self.tile_rows
         ends = np.searchsorted(places, size * np.arange(self.num_tiles + 1))
         for k, (tile, values) in enumerate(self.tiles()):
             own = places[ends[k] : ends[k + 1]] - k * size
             design[ends[k] : ends[k + 1]] = tile[:, own].T
-            response[ends[k] : ends[k + 1]] = values[own]
-        return design, response
+            found[:, ends[k] : ends[k + 1]] = values[:, own]
+        return design, found
+
+    def weighted_moments(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """Weighted means and deviations of the features, and the logarithm of the rate of counts: one pass."""
+        first, total, left = int(self.intercept), np.zeros(3), self.num_rows
+        sums = np.zeros((2, self.shape[1] - first))
+        for design, table in self.tiles():
+            own, given = design[first:, :left].astype(np.float64), table[:, :left].astype(np.float64)
+            weight = np.ones(given.shape[1]) if self.weights is None else given[-1]
+            shift = np.zeros(given.shape[1]) if self.offset is None else given[1]
+            away = own - self.centres[:, None]
+            sums += np.stack([away @ weight, away**2 @ weight])
+            total += [weight.sum(), weight @ given[0], weight @ np.exp(shift)]
+            left -= design.shape[1]
+        mean, rate = sums[0] / total[0], float(np.log((total[1] + 0.5) / total[2]))  # half a count: never log 0
+        return self.centres + mean, np.sqrt(np.maximum(sums[1] / total[0] - mean**2, 0.0)), rate
+
+
+def row_tables(chunk: Chunk, start: int, stop: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The offsets of these rows, with the logarithms of their exposures, and their weights, in float64."""
+    given = {kind: numbers(raw[start:stop]).astype(np.float64) for kind, raw in chunk.extras.items()}
+    offset = given.get("offset")
+    if "exposure" in given:
+        offset = np.log(given["exposure"]) + (0.0 if offset is None else offset)
+    return offset, given.get("weights")
 
 
 class _Buffer:
@@ -188,7 +229,7 @@ class _Buffer:
 
     def __init__(self, columns: int, size: int, count: int, rows: EncodedRows) -> None:
         self.design = np.empty((count, columns, size), rows.dtype)
-        self.response = np.empty((count, size), rows.dtype)
+        self.numbers = np.empty((count, rows.num_numbers, size), rows.dtype)
         self.rows, self.size, self.filled, self.room = rows, size, 0, count * size
         if rows.intercept:
             self.design[:, 0] = 1
@@ -209,15 +250,15 @@ class _Buffer:
             for place, values in self.rows.encoded(chunk, start, stop):
                 for tile, into, out in pieces:
                     self.design[tile, place, into] = values[out]
-        response = self.rows.response_of(chunk, start, stop)
-        for tile, into, out in pieces:
-            self.response[tile, into] = response[out]
+        for place, values in enumerate(self.rows.numbers_of(chunk, start, stop)):
+            for tile, into, out in pieces:
+                self.numbers[tile, place, into] = values[out]
         self.filled, self.room = self.filled + stop - start, self.room - (stop - start)
 
     def mark(self, before: int) -> int:
-        """A check sum that a pass over other rows would not have: of the responses, and of a column of every tile."""
-        for design, response in zip(self.design, self.response, strict=True):
-            before = zlib.crc32(response.data, zlib.crc32(design[before % len(design)].data, before))
+        """A check sum that a pass over other rows would not have: of the numbers, and of a column of every tile."""
+        for design, table in zip(self.design, self.numbers, strict=True):
+            before = zlib.crc32(table.data, zlib.crc32(design[before % len(design)].data, before))
         return before
 
     def pad(self) -> None:
@@ -225,4 +266,4 @@ class _Buffer:
         tile, inside = divmod(self.filled, self.size)
         if inside:
             self.design[tile, int(self.rows.intercept) :, inside:] = 0
-            self.response[tile, inside:] = self.response[tile, inside - 1]
+            self.numbers[tile, :, inside:] = self.numbers[tile, :, inside - 1 : inside]

@@ -93,7 +93,7 @@ class AbstractLinearModel(AbstractRowModel):
     prior: eqx.AbstractVar[GaussianPrior]
     names: eqx.AbstractVar[tuple[str, ...] | None]
 
-    def link_potential(self, eta: Batch, y: Batch) -> Batch:
+    def link_potential(self, eta: Batch, y: Any) -> Batch:
         """-log p(y | eta), entry by entry, normalised over y."""
         return self.likelihood.potential(eta, y)
 
@@ -112,11 +112,11 @@ class AbstractLinearModel(AbstractRowModel):
         """A bound on the error of one term's mean, as `gaussian_moments` computes it."""
         return self.likelihood.value_error_given(self.response)
 
-    def gaussian_moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
+    def gaussian_moments(self, mean: Batch, variance: Batch, y: Any) -> LinkMoments:
         """E t, E t' and E t'' for eta ~ N(mean, variance), one a data term."""
         return self.likelihood.moments(mean, variance, y)
 
-    def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
+    def moment_errors(self, mean: Batch, variance: Batch, y: Any) -> MomentErrors:
         """Bounds on the errors of `gaussian_moments`."""
         return self.likelihood.moment_errors(mean, variance, y)
 
@@ -245,8 +245,8 @@ class AbstractLinearModel(AbstractRowModel):
         count = self.num_terms // stride
         places = stride * np.arange(count) + np.random.default_rng(seed).integers(stride, size=count)
         if stream is not None:
-            rows = tuple(device_array(x, self.dtype) for x in stream.rows.sample(places))
-            return eqx.tree_at(lambda model: (model.design, model.response), self, rows, is_leaf=_is_stream)
+            design, numbers = (device_array(x, self.dtype) for x in stream.rows.sample(places))
+            return with_rows(self, design, stream.responses(numbers))
         design, response = (_chosen(x, device_array(places)) for x in data[:2])
         sample = eqx.tree_at(lambda model: (model.design, model.response), self, (design, response))
         return sample if self.division is None else local(undivided(sample)[0])  # small enough for one device
@@ -291,6 +291,11 @@ def fast_products(target: AbstractLinearModel) -> bool:
     from provi.core.row_kernels import supported  # brings a compiler of its own
 
     return supported(target.design)
+
+
+def with_rows(target: AbstractLinearModel, design: Any, response: Any) -> AbstractLinearModel:
+    """The model of a stream with some of its rows, in memory, instead."""
+    return eqx.tree_at(lambda model: (model.design, model.response), target, (design, response), is_leaf=_is_stream)
 
 
 def _is_stream(node: Any) -> bool:
