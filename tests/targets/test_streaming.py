@@ -1,5 +1,6 @@
 """Rows that are read in blocks: the same fits and certificates as in memory, whatever is read and however."""
 
+import dataclasses
 import gc
 import threading
 
@@ -280,11 +281,119 @@ def test_what_is_wrong_is_named_with_column_file_and_row(table, tmp_path):
         kind.from_blocks(lambda: iter([(table["X"], table["binary"], {"w": 1})]))
     with pytest.raises(ValueError, match="memory must be at least"):
         kind.from_blocks(table["X"], table["binary"], memory=10)
-    with pytest.raises(ValueError, match="read in blocks"):
-        provi.fit(
-            kind.from_parquet(good, "y"),
-            algorithm=provi.algorithms.PGSVI(0.1, batch_size=8),
-        )
+    streamed, algorithms = kind.from_parquet(good, "y"), provi.algorithms
+    for algorithm, message in (
+        (algorithms.SiteTable(), "and this asks for single rows or for all of them"),
+        (algorithms.PGSVI(rho=0.1, sampling="uniform"), "sampling must be 'reshuffled'"),
+        (algorithms.PGSVI(rho=0.1, halve_on_stall=True), "halve_on_stall must be left out"),
+        (algorithms.PGSVI(rho=0.1, batch_size=ROWS + 1), "batch_size is 901, but there are 900 data"),
+        (algorithms.ProxSGD(0.1, data_sampling=provi.schedules.UniformSampling(8)), "use data_sampling=.*Reshuffled"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            provi.fit(streamed, algorithm=algorithm, budget=provi.Budget(steps=2), progress=False)
+    with pytest.raises(ValueError, match="memory=1000 bytes do not hold the rows that are shuffled together"):
+        encoded_rows.ShuffledRows(dataclasses.replace(streamed.stream.rows, memory=1000), 0)
+
+
+def rows_of(shuffled, places):
+    """The numbers of the rows at these places of a table whose first column counts them."""
+    return np.concatenate([shuffled.take(start, stop - start)[0][:, 0] for start, stop in places]).astype(int)
+
+
+def test_shuffled_passes_have_every_row_once_in_an_order_of_their_seed(monkeypatch, tmp_path):
+    monkeypatch.setattr(encoded_rows, "BUFFER_TILES", 2)
+    X = np.concatenate([np.arange(ROWS)[:, None], np.ones((ROWS, 7))], axis=1)
+    path = write(tmp_path / "t.parquet", {f"x{k}": X[:, k] for k in range(8)} | {"y": np.arange(ROWS) % 2})
+    kind = provi.targets.LogisticRegression
+    arrays = kind.from_blocks(X, X[:, 0] % 2).stream.rows
+    assert 3 * arrays.buffer_rows < ROWS and ROWS % arrays.buffer_rows
+    made = {
+        "files": kind.from_parquet(path, "y").stream.rows,
+        "arrays": arrays,
+        "blocks": kind.from_blocks(
+            lambda: ((X[k : k + 77], X[k : k + 77, 0] % 2) for k in range(0, ROWS, 77))
+        ).stream.rows,
+    }
+    batches = [(k, k + 70) for k in range(0, 3 * ROWS - 70, 70)]
+    for name, rows in made.items():
+        found = rows_of(encoded_rows.ShuffledRows(rows, 5), batches)
+        passes = found[:ROWS], found[ROWS : 2 * ROWS]
+        for order in passes:
+            np.testing.assert_array_equal(np.sort(order), np.arange(ROWS))
+        assert not np.array_equal(*passes)
+        # Neighbours in the table are none in a batch; blocks of a function keep their order, and mix within the buffer.
+        far = np.abs(np.diff(passes[0]))
+        assert np.median(far) > (100 if name != "blocks" else rows.buffer_rows / 8)
+        # Neither reading ahead, memory nor where reading begins changes the order; the seed does.
+        for other in (dataclasses.replace(rows, ahead=False), dataclasses.replace(rows, memory=2**22)):
+            np.testing.assert_array_equal(rows_of(encoded_rows.ShuffledRows(other, 5), batches), found)
+        np.testing.assert_array_equal(rows_of(encoded_rows.ShuffledRows(rows, 5), batches[15:]), found[15 * 70 :])
+        again = encoded_rows.ShuffledRows(rows, 5)
+        again.take(1000, 3)
+        np.testing.assert_array_equal(rows_of(again, [(950, 960)]), found[950:960])
+        assert not np.array_equal(rows_of(encoded_rows.ShuffledRows(rows, 6), batches), found)
+    taken = encoded_rows.ShuffledRows(arrays, 0).take(10, 60)
+    np.testing.assert_array_equal(taken[1][0], taken[0][:, 0] % 2)
+    held = [design.nbytes for design, _, _ in arrays.shuffled(0, 0)]
+    assert max(held) * encoded_rows.BLOCKS_HELD <= arrays.memory and max(held) < X.nbytes / 3
+    short = dataclasses.replace(arrays, num_rows=ROWS + 1)
+    with pytest.raises(ValueError, match="a pass gave 900 rows or more, the first one 901"):
+        rows_of(encoded_rows.ShuffledRows(short, 0), batches)
+
+
+SAMPLING = provi.schedules.ReshuffledSampling(ROWS)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        provi.algorithms.PGSVI(rho=0.3, batch_size=ROWS),
+        provi.algorithms.PGSVI(rho=0.3, batch_size=ROWS, num_samples=3, estimator="price"),
+        provi.algorithms.ProxSGD(1e-4, data_sampling=SAMPLING),
+    ],
+    ids=["PGSVI", "PGSVI with draws", "ProxSGD"],
+)
+def test_batches_of_all_rows_are_steps_in_memory(table, numbers, algorithm):
+    kind, given = provi.targets.LogisticRegression, {name: numbers[name] for name in ("offset", "weights")}
+    X, y = table["X"], table["binary"]
+    if getattr(algorithm, "num_samples", None):  # draws belong to places of the batch: here all its rows are the same
+        X, y, given = np.tile(X[:1], (ROWS, 1)), np.ones(ROWS), {"weights": np.full(ROWS, 0.5)}
+    family = provi.families.Gaussian(WIDTH, "symmetric")
+    options = {"algorithm": algorithm, "budget": provi.Budget(steps=3), "progress": False}
+    one, other = (provi.fit(t, family, **options) for t in (kind(X, y, **given), kind.from_blocks(X, y, **given)))
+    np.testing.assert_allclose(one.posterior.mean, other.posterior.mean, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(one.posterior.covariance, other.posterior.covariance, rtol=1e-9, atol=1e-12)
+    exact = -linear_exact(kind(X, y, **given), family, other)
+    assert other.elbo.standard_error == 0 and other.elbo.value == pytest.approx(exact, rel=1e-12)
+    assert other.certificate.status == "proven" and other.guarantee is None and len(other.history) == 2
+
+
+def linear_exact(target, family, fit):
+    from provi.algorithms.natural.natural_gradient import exact_negative_elbo
+
+    with jax.enable_x64(True):
+        return float(exact_negative_elbo(target, family, fit.posterior.point))
+
+
+def test_batches_converge_resume_bit_for_bit_and_stop_reading(table, tmp_path):
+    X, y = table["X"], table["binary"]
+    target, whole = (
+        make(X, y) for make in (provi.targets.LogisticRegression.from_blocks, provi.targets.LogisticRegression)
+    )
+    algorithm, options = provi.algorithms.PGSVI(rho=0.3, batch_size=64), {"progress": False, "seed": 3}
+    run = {"algorithm": algorithm, **options}
+    fit = provi.fit(target, budget=provi.Budget(steps=90), **run)
+    assert not [thread for thread in threading.enumerate() if thread.name == "provi-read-ahead"]
+    best = provi.fit(whole, progress=False)
+    gaps = best.elbo.value - fit.history["elbo"]
+    assert gaps[-1] < 0.05 * gaps[0] and gaps[-1] > 0
+    assert fit.certificate.gap >= best.elbo.value - fit.elbo.value - best.certificate.gap
+    path = tmp_path / "run.ckpt"
+    provi.fit(target, budget=provi.Budget(steps=40), checkpoint=path, **run)
+    anew = provi.targets.LogisticRegression.from_blocks(X, y, prefetch=False)
+    resumed = provi.fit(anew, budget=provi.Budget(steps=90), checkpoint=path, resume=True, **run)
+    np.testing.assert_array_equal(resumed.posterior.mean, fit.posterior.mean)
+    np.testing.assert_array_equal(resumed.posterior.covariance, fit.posterior.covariance)
 
 
 def test_a_pass_that_fails_or_differs_is_an_error_of_its_own(table, tmp_path, capfd):

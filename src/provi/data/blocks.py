@@ -1,7 +1,8 @@
 """Tables larger than memory, a chunk at a time, as often as there are passes over them.
 
 A *source* gives its rows in chunks, from the beginning, each time it is asked: Parquet and Arrow files (`TableFiles`),
-arrays that may be mapped from disk (`ArrayRows`), or what a function of the user's yields (`YieldedRows`).
+arrays that may be mapped from disk (`ArrayRows`), or what a function of the user's yields (`YieldedRows`). Its `units`
+can be read in any order, each by itself: row groups, runs of rows; what a function yields is one.
 """
 
 import dataclasses
@@ -71,6 +72,18 @@ class TableFiles:
                     yield self._chunk(batch, file, first)
                 first += batch.num_rows
 
+    def units(self, rows: int) -> list[Any]:
+        """Row groups or record batches, each a file and a number."""
+        del rows
+        return [(file, number) for file in self.files for number in range(num_parts(file))]
+
+    def read(self, unit: Any, rows: int) -> Iterator[Chunk]:
+        """The rows of one of `units`, at most `rows` at a time."""
+        file, number = unit
+        for batch in record_batches(file, self._read, rows, number):
+            if batch.num_rows:
+                yield self._chunk(batch, file, 0)
+
     @property
     def _read(self) -> list[str]:
         return list(dict.fromkeys([*self.names, self.target, *self.extras.values()]))
@@ -104,6 +117,15 @@ class ArrayRows:
         """All rows, at most `rows` at a time."""
         for start in range(0, len(self.X), rows):
             yield self._chunk(start, start + rows)
+
+    def units(self, rows: int) -> list[Any]:
+        """Runs of so many rows."""
+        return [(start, min(start + rows, len(self.X))) for start in range(0, len(self.X), rows)]
+
+    def read(self, unit: Any, rows: int) -> Iterator[Chunk]:
+        """The rows of one of `units`, at most `rows` at a time."""
+        for start in range(unit[0], unit[1], rows):
+            yield self._chunk(start, min(start + rows, unit[1]))
 
     def _chunk(self, start: int, stop: int) -> Chunk:
         extras = {kind: table[start:stop] for kind, table in self.tables.items()}
@@ -152,6 +174,16 @@ class YieldedRows:
                 own = slice(start, start + rows)
                 yield Chunk(X[own], y[own], place, start, {kind: table[own] for kind, table in extras.items()})
 
+    def units(self, rows: int) -> list[Any]:
+        """One: a function yields its blocks in its own order."""
+        del rows
+        return [None]
+
+    def read(self, unit: Any, rows: int) -> Iterator[Chunk]:
+        """All rows, at most `rows` at a time."""
+        del unit
+        return self.chunks(rows)
+
 
 def yielded_parts(given: Any, place: str) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """X, y and the numbers of the rows of a block that a function yielded."""
@@ -189,20 +221,34 @@ def table_files(path: Any) -> tuple[Path, ...]:
 SUFFIXES = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
 
 
-def record_batches(file: Path, names: Sequence[str] | None, rows: int) -> Iterator[Any]:
-    """The rows of a Parquet or Arrow file, at most `rows` at a time, as Arrow's record batches of these columns."""
+def num_parts(file: Path) -> int:
+    """The row groups of a Parquet file, or the record batches of an Arrow file."""
+    pyarrow, parquet, ipc = _arrow(file)
+    if file.suffix.lower() in (".arrow", ".feather", ".ipc"):
+        with pyarrow.memory_map(str(file)) as mapped, ipc.open_file(mapped) as opened:
+            return opened.num_record_batches
+    with parquet.ParquetFile(file) as opened:
+        return opened.metadata.num_row_groups
+
+
+def record_batches(file: Path, names: Sequence[str] | None, rows: int, part: int | None = None) -> Iterator[Any]:
+    """The rows of a Parquet or Arrow file, at most `rows` at a time, as Arrow's record batches of these columns.
+
+    `part`: of one row group or record batch only.
+    """
     pyarrow, parquet, ipc = _arrow(file)
     try:
         if file.suffix.lower() in (".arrow", ".feather", ".ipc"):
             with pyarrow.memory_map(str(file)) as mapped, ipc.open_file(mapped) as opened:
-                for number in range(opened.num_record_batches):
+                for number in range(opened.num_record_batches) if part is None else (part,):
                     batch = opened.get_batch(number)
                     batch = batch if names is None else batch.select(list(names))
                     yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
         else:
             # Buffered: else the bytes of a whole row group, which may be all rows, would be there at once.
             with parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**17) as opened:
-                yield from opened.iter_batches(rows, columns=None if names is None else list(names))
+                groups = None if part is None else [part]
+                yield from opened.iter_batches(rows, groups, None if names is None else list(names))
     except (pyarrow.ArrowException, OSError) as error:
         raise StreamError(f"{file} cannot be read as {file.suffix.lstrip('.') or 'a table'}: {error}") from None
 

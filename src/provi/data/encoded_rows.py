@@ -17,6 +17,12 @@ from provi.data.encoding import EncodedColumn, TableEncoding
 BLOCKS_HELD = 4
 """One that is computed with, one that waits, one that is filled, and what was decoded to fill it."""
 
+BUFFER_TILES, OPEN_UNITS = 8, 4
+"""Tiles of rows that are shuffled together, 32 MiB of float64; units of the source that fill them by turns."""
+
+_SHUFFLES = 2**31 - 7
+"""Of the seed: draws that nothing else takes."""
+
 _TILE_NUMBERS, _FEWEST_TILE_ROWS, _MOST_TILE_ROWS = 2**19, 256, 2**17
 """A tile of half a million numbers stays in the processor's cache: the two products of a pass over 65,536 x 100 rows
 take 31 ms of one core in such tiles, by columns, and 54 in one block of rows."""
@@ -199,6 +205,71 @@ class EncodedRows:
             found[:, ends[k] : ends[k + 1]] = values[:, own]
         return design, found
 
+    @property
+    def buffer_rows(self) -> int:
+        """Rows that are shuffled together: those of some tiles, as many as the shape of the table says."""
+        return min(self.num_rows, BUFFER_TILES * self.tile_rows)
+
+    def shuffled(self, seed: int, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """One pass in a random order: rows (n, columns), their numbers (`num_numbers`, n), and the order to take them.
+
+        Units of the source come in a random order, `OPEN_UNITS` of them by turns; what they give fills a buffer of
+        `buffer_rows`, whose rows are then taken in a random order. All of it is a function of the seed, the number of
+        the pass and the layout of the source.
+        """
+        self.check_stamps()
+        buffers = self._buffers(np.random.default_rng((seed, _SHUFFLES, epoch)))
+        yield from read_ahead(buffers) if self.ahead else buffers
+
+    def _buffers(self, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        most, done, filled = self.buffer_rows, 0, 0
+        design, table = self._empty(most)
+        for chunk in self._mixed(rng, max(1, most // (2 * OPEN_UNITS))):
+            start = 0
+            while start < len(chunk):
+                if done >= self.num_rows:
+                    self._changed(done + len(chunk))
+                stop = min(len(chunk), start + most - filled)
+                into = slice(filled, filled + stop - start)
+                self._fill(design[into], table[:, into], chunk, start, stop)
+                filled, done, start = into.stop, done + stop - start, stop
+                if filled == most:
+                    yield design, table, rng.permutation(most)
+                    (design, table), filled = self._empty(most), 0
+        if done != self.num_rows:
+            self._changed(done)
+        if filled:
+            yield design[:filled], table[:, :filled], rng.permutation(filled)
+
+    def _empty(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        return np.empty((count, self.shape[1]), self.dtype), np.empty((self.num_numbers, count), self.dtype)
+
+    def _mixed(self, rng: np.random.Generator, rows: int) -> Iterator[Chunk]:
+        """The chunks of all units, those of a few at a time by turns."""
+        units = self.source.units(self.tile_rows)
+        waiting = [units[place] for place in rng.permutation(len(units))][::-1]
+        reading: list[Iterator[Chunk]] = []
+        while reading or waiting:
+            while waiting and len(reading) < OPEN_UNITS:
+                reading.append(self.source.read(waiting.pop(), rows))
+            for unit in list(reading):
+                chunk = next(unit, None)
+                if chunk is None:
+                    reading.remove(unit)
+                else:
+                    yield chunk
+
+    def _fill(self, design: np.ndarray, table: np.ndarray, chunk: Chunk, start: int, stop: int) -> None:
+        if self.intercept:
+            design[:, 0] = 1
+        if not isinstance(chunk.columns, list) and self.plain:
+            design[:, int(self.intercept) :] = chunk.columns[start:stop]
+        else:
+            for place, values in self.encoded(chunk, start, stop):
+                design[:, place] = values
+        for place, values in enumerate(self.numbers_of(chunk, start, stop)):
+            table[place] = values
+
     def weighted_moments(self) -> tuple[np.ndarray, np.ndarray, float]:
         """Weighted means and deviations of the features, and the logarithm of the rate of counts: one pass."""
         first, total, left = int(self.intercept), np.zeros(3), self.num_rows
@@ -213,6 +284,58 @@ class EncodedRows:
             left -= design.shape[1]
         mean, rate = sums[0] / total[0], float(np.log((total[1] + 0.5) / total[2]))  # half a count: never log 0
         return self.centres + mean, np.sqrt(np.maximum(sums[1] / total[0] - mean**2, 0.0)), rate
+
+
+class ShuffledRows:
+    """Batches of rows at places of an endless row of passes, each of them all rows once, in an order of its own.
+
+    Reading goes on where the last batch ended; a place before that, or in another pass, begins that pass again.
+    """
+
+    def __init__(self, rows: EncodedRows, seed: int) -> None:
+        needed = BLOCKS_HELD * rows.buffer_rows * rows.shape[1] * np.dtype(rows.dtype).itemsize
+        if needed > rows.memory:
+            raise ValueError(
+                f"memory={rows.memory} bytes do not hold the rows that are shuffled together: make the target with "
+                f"memory={needed} or more. The buffer is of the table's shape, so that its order is the same for all."
+            )
+        self.rows, self.seed = rows, seed
+        self._epoch, self._first, self._buffers = -1, 0, iter(())
+        self._design, self._table, self._order = None, None, np.zeros(0, int)
+
+    def take(self, place: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """`count` rows (count, columns) from `place` on, and their numbers (`num_numbers`, count)."""
+        designs, tables, end = [], [], place + count
+        while place < end:
+            self._seek(place)
+            at = place - self._epoch * self.rows.num_rows - self._first
+            own = self._order[at : at + end - place]
+            designs.append(self._design[own])  # pyright: ignore[reportOptionalSubscript]
+            tables.append(self._table[:, own])  # pyright: ignore[reportOptionalSubscript]
+            place += len(own)
+        return np.concatenate(designs), np.concatenate(tables, axis=1)
+
+    def _seek(self, place: int) -> None:
+        """The buffer that has the row at `place`."""
+        epoch, inside = divmod(place, self.rows.num_rows)
+        if epoch != self._epoch or inside < self._first:
+            self.close()
+            self._epoch, self._buffers = epoch, self.rows.shuffled(self.seed, epoch)
+        while inside >= self._first + len(self._order):
+            self._first += len(self._order)
+            self._design = self._table = None  # or it would be there while the next is waited for
+            self._design, self._table, self._order = next(self._buffers)
+            if self._first + len(self._order) == self.rows.num_rows:
+                for _ in self._buffers:  # none: the end of the pass is where rows too many would be found
+                    pass
+
+    def close(self) -> None:
+        """Stop reading; another batch begins its pass anew."""
+        close = getattr(self._buffers, "close", None)
+        if close is not None:
+            close()
+        self._epoch, self._first, self._order = -1, 0, np.zeros(0, int)
+        self._design = self._table = None
 
 
 def row_tables(chunk: Chunk, start: int, stop: int) -> tuple[np.ndarray | None, np.ndarray | None]:

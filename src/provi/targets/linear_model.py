@@ -33,8 +33,9 @@ from provi.targets.base import (
 from provi.targets.data import default_names
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
+from provi.targets.likelihoods.rows import RowLikelihood
 from provi.targets.priors import GaussianPrior
-from provi.targets.row_sums import Rows, block_size, sum_over_rows
+from provi.targets.row_sums import RowNumbers, Rows, block_size, sum_over_rows
 from provi.targets.streaming import RowStream
 
 _STREAM = 2**31 - 3  # of the seed: not the one that drew the parameters
@@ -191,7 +192,8 @@ class AbstractLinearModel(AbstractRowModel):
 
     def value_and_gradient(self, z: Vector) -> tuple[Scalar, Vector]:
         """The potential and its gradient; a large float32 table on a GPU is read once, not twice."""
-        if self.has_variance_offset or self.division is not None or not fast_products(self):
+        own = isinstance(self.response, RowNumbers)
+        if own or self.has_variance_offset or self.division is not None or not fast_products(self):
             return super().value_and_gradient(z)
         from provi.core.row_kernels import compiles, gradient_sums  # for a GPU only
 
@@ -296,6 +298,40 @@ def fast_products(target: AbstractLinearModel) -> bool:
 def with_rows(target: AbstractLinearModel, design: Any, response: Any) -> AbstractLinearModel:
     """The model of a stream with some of its rows, in memory, instead."""
     return eqx.tree_at(lambda model: (model.design, model.response), target, (design, response), is_leaf=_is_stream)
+
+
+class BatchFeed:
+    r"""Before each step, the model in memory of M rows of a stream of N, each of which counts N/M times.
+
+    Its potential is the prior's and $(N/M)\sum_B$ of the terms. `place`: where in the endless row of passes over the
+    shuffled rows (`data.encoded_rows.ShuffledRows`) the batch of a step begins.
+    """
+
+    def __init__(self, target: AbstractLinearModel, size: int, seed: int, place: Callable[[int], int]) -> None:
+        from provi.data.encoded_rows import ShuffledRows  # models of arrays do without what reads tables
+
+        stream: Any = target.stream
+        self.shuffled, self.size, self.place = ShuffledRows(stream.rows, seed), size, place
+        self.share = np.asarray(target.num_terms / size, target.dtype)
+        known: Any = target.likelihood
+        ends = stream.rows.weights or (1.0, 1.0)
+        likelihood = RowLikelihood(
+            known.plain,
+            target.response,
+            None if stream.rows.offset is None else known.offset,
+            device_array(self.share * np.asarray(ends, target.dtype)),
+        )
+        self.target = eqx.tree_at(lambda model: model.likelihood, target, likelihood)
+
+    def __call__(self, target: Any, step: int) -> AbstractLinearModel:
+        """The batch of this step; `target` is the whole, and not looked at."""
+        del target
+        design, numbers = self.shuffled.take(self.place(step), self.size)
+        given = self.target.stream.responses(numbers)  # pyright: ignore[reportOptionalMemberAccess]
+        given = given if isinstance(given, RowNumbers) else RowNumbers(given)
+        weight = self.share * (np.ones_like(given.value) if given.weight is None else given.weight)
+        whole = RowNumbers(*(None if x is None else device_array(x) for x in (given.value, given.offset, weight)))
+        return with_rows(self.target, device_array(design), whole)
 
 
 def _is_stream(node: Any) -> bool:

@@ -56,13 +56,13 @@ Batch = Float[Array, " batch"]
 
 
 def drawn_moments(
-    key: RandomKey, likelihood: AbstractLikelihood, mean: Batch, variance: Batch, y: Batch, num: int, estimator: str
+    key: RandomKey, likelihood: AbstractLikelihood, mean: Batch, variance: Batch, y: Any, num: int, estimator: str
 ) -> LinkMoments:
     """Means over `num` draws, fresh ones for each datum; `estimator` is one of `ESTIMATORS`."""
     noise = jax.random.normal(key, (num, *mean.shape), mean.dtype)
     spread = jnp.sqrt(variance)
     eta = mean[None, :] + spread[None, :] * noise
-    responses = jnp.tile(y, num)
+    responses = jax.tree.map(lambda x: jnp.tile(x, num), y)
 
     def potential(flat: Any) -> Any:
         return likelihood.potential(flat, responses)
