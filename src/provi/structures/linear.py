@@ -215,7 +215,8 @@ def streamed_batches(algorithm: Any, num_terms: int) -> tuple[Any, int, Callable
             f"passes: use data_sampling=provi.schedules.ReshuffledSampling(batch)."
         )
     size = check_batch("data_sampling.batch", sampling.batch, num_terms)
-    return Fed(dataclasses.replace(algorithm, data_sampling=None)), size, lambda step: step * size
+    make: Any = Fed
+    return make(dataclasses.replace(algorithm, data_sampling=None)), size, lambda step: step * size
 
 
 def check_batch(name: str, size: int, num_terms: int) -> int:

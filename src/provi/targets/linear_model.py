@@ -314,8 +314,9 @@ class BatchFeed:
         self.shuffled, self.size, self.place = ShuffledRows(stream.rows, seed), size, place
         self.share = np.asarray(target.num_terms / size, target.dtype)
         known: Any = target.likelihood
+        make: Any = RowLikelihood
         ends = stream.rows.weights or (1.0, 1.0)
-        likelihood = RowLikelihood(
+        likelihood = make(
             known.plain,
             target.response,
             None if stream.rows.offset is None else known.offset,

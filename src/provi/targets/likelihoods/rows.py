@@ -244,7 +244,8 @@ class RowLikelihood(AbstractLikelihood):
     def log_predictive(self, mean: Batch, variance: Batch, y: Place) -> Batch:
         """That of t at the moved mean; of weighted rows by quadrature."""
         if self.weights is not None:
-            return super().log_predictive(mean, variance, y)
+            whole: Any = y
+            return super().log_predictive(mean, variance, whole)
         moved, values = self._at(mean, y)
         return self.inner.log_predictive(moved, variance, values)
 
