@@ -191,7 +191,7 @@ def test_categories_scales_labels_predictions_and_files(table, tmp_path):
     assert target.names == ("intercept", "a", "group=v", "group=w", "code=2", "code=3")
     fit, known = provi.fit(target, checkpoint=tmp_path / "run.ckpt"), provi.fit(plain)
     same(known, fit)
-    assert "blocks" in fit.certificate.distance_line and "intercept" in str(fit.posterior.summary())
+    assert "KL(q || posterior) at most" in fit.certificate.distance_line and "intercept" in str(fit.posterior.summary())
     new = {name: values[:5] for name, values in columns.items()}
     expected = known.predict(X[:5]).mean
     np.testing.assert_allclose(fit.predict(new).mean, expected, rtol=1e-8)
@@ -394,6 +394,53 @@ def test_batches_converge_resume_bit_for_bit_and_stop_reading(table, tmp_path):
     resumed = provi.fit(anew, budget=provi.Budget(steps=90), checkpoint=path, resume=True, **run)
     np.testing.assert_array_equal(resumed.posterior.mean, fit.posterior.mean)
     np.testing.assert_array_equal(resumed.posterior.covariance, fit.posterior.covariance)
+
+
+@pytest.mark.parametrize("name", ["LogisticRegression", "PoissonRegression"])
+def test_potentials_of_many_points_come_from_one_pass(table, numbers, name, monkeypatch):
+    from provi.certificates.distance import problems
+
+    monkeypatch.setattr(problems, "_NUMBERS_AT_ONCE", 512)  # points in several parts
+    kind, y = getattr(provi.targets, name), table["binary" if name == "LogisticRegression" else "counts"]
+    given, rng = {part: numbers[part] for part in ("offset", "weights")}, np.random.default_rng(0)
+    streamed, plain = (make(table["X"], y, intercept=True, **given) for make in (kind.from_blocks, kind))
+    with jax.enable_x64(True):
+        family = provi.families.Gaussian(WIDTH + 1)
+        point = family.point(np.linspace(-0.1, 0.3, WIDTH + 1), 0.04, np.float64)
+        problem, energy = problems.streamed_problem(streamed, family, point, 16)
+        w, asked = rng.standard_normal((16, WIDTH + 1)), []
+        before = type(streamed.stream.rows).tiles
+        monkeypatch.setattr(type(streamed.stream.rows), "tiles", lambda rows: asked.append(1) or before(rows))
+        value, gradient, value_error, gradient_error = (np.asarray(x) for x in problem.evaluate(jax.numpy.asarray(w)))
+        assert len(asked) == 1
+        root = 0.04 * np.eye(WIDTH + 1)
+        at = jax.vmap(jax.value_and_grad(plain.potential))(jax.numpy.asarray(np.asarray(point.loc) + w @ root.T))
+        expected, slopes = np.asarray(at[0]) - float(plain.potential(point.loc)), np.asarray(at[1]) @ root
+        assert (np.abs(value - expected) <= value_error).all() and value_error.max() < 1e-8
+        assert (np.linalg.norm(gradient - slopes, axis=1) <= gradient_error).all() and gradient_error.max() < 1e-8
+        np.testing.assert_allclose(problem.slopes(jax.numpy.asarray(w)), gradient, rtol=1e-12, atol=1e-12)
+        assert energy.value == pytest.approx(problems.linear_problem(plain, family, point)[1].value, rel=1e-10)
+
+
+def test_the_distance_to_the_posterior_is_above_quadrature(table, monkeypatch):
+    from provi.structures import linear
+
+    X, y = table["X"][:40, :2], table["binary"][:40]  # few, so that q is no posterior
+    target = provi.targets.LogisticRegression.from_blocks(X, y, prior_scale=3.0)
+    fit = provi.fit(target, progress=False)
+    u = np.linspace(-9, 9, 361)
+    root = np.linalg.cholesky(fit.posterior.covariance)
+    places = fit.posterior.mean + np.stack(np.meshgrid(u, u), axis=-1).reshape(-1, 2) @ root.T
+    eta = places @ X.T
+    logs = (eta * y - np.logaddexp(0, eta)).sum(axis=1) - 0.5 * (places**2).sum(axis=1) / 9 - np.log(18 * np.pi)
+    evidence = np.logaddexp.reduce(logs) + np.log(np.linalg.det(root) * (u[1] - u[0]) ** 2)
+    truth = evidence - fit.elbo.value
+    assert 1e-3 < truth < fit.certificate.kl < 10 * truth and fit.certificate.posterior.status == "proven"
+    assert fit.certificate.evidence.lower <= evidence <= fit.certificate.evidence.upper
+    monkeypatch.setattr(linear, "STREAMED_DISTANCE", 1.0)
+    long = provi.fit(target, progress=False)
+    assert long.certificate.kl is None and "provi.certify(target, fit).kl" in long.certificate.distance_line
+    assert truth < provi.certify(target, long, compare=False).kl < 10 * truth
 
 
 def test_a_pass_that_fails_or_differs_is_an_error_of_its_own(table, tmp_path, capfd):

@@ -54,7 +54,13 @@ SAMPLE_GAP, MOST_SAMPLE_STEPS = 0.05, 12
 """Nats a dimension at which the sample is done with: the sample itself is off by half of `LARGEST_STRIDE`."""
 
 
-_NO_DISTANCE = "left out, as the rows are read in blocks, and its draws would take thousands of passes over them"
+STREAMED_DISTANCE = 1e7
+"""Numbers in rows that are read in blocks up to which a fit bounds the distance to the posterior, in some seconds."""
+
+_NO_DISTANCE = (
+    "left out of a fit of so many rows, as it takes some passes over them with products at hundreds of points; "
+    "provi.certify(target, fit).kl computes it"
+)
 
 
 class Linear(AbstractStructure):
@@ -146,7 +152,11 @@ class Linear(AbstractStructure):
         bounds = linear_model_bounds(model, self.family, point) if query.known is None else query.known
         refuted = refuted_link(model, point)
         distance, obstacle = None, None
-        if model.stream is not None:
+        streamed = model.stream is not None
+        long = streamed and model.num_terms * model.dim > STREAMED_DISTANCE
+        if streamed and not isinstance(self.family.base, Normal):
+            obstacle = "of rows that are read in blocks there is one for Gaussian families only"
+        elif long and query.wanted is not None:
             obstacle = _NO_DISTANCE
         elif refuted is None:
             distance = Deferred(
@@ -157,7 +167,8 @@ class Linear(AbstractStructure):
                     point,
                     confidence=query.confidence,
                     seed=query.seed,
-                )
+                ),
+                quick=not long,
             )
         return Evidence(bounds, distance, refuted, len(bounds), obstacle=obstacle)
 
