@@ -12,6 +12,8 @@ import provi
 from provi.certificates.linear.bounds import linear_model_bounds
 from provi.data import encoded_rows
 from provi.data.blocks import read_ahead
+from provi.runtime.checkpoint import identity_of
+from provi.structures.linear import streamed_batches
 from provi.targets.likelihoods import NegativeBinomial
 
 pyarrow = pytest.importorskip("pyarrow")
@@ -394,6 +396,12 @@ def test_batches_converge_resume_bit_for_bit_and_stop_reading(table, tmp_path):
     resumed = provi.fit(anew, budget=provi.Budget(steps=90), checkpoint=path, resume=True, **run)
     np.testing.assert_array_equal(resumed.posterior.mean, fit.posterior.mean)
     np.testing.assert_array_equal(resumed.posterior.covariance, fit.posterior.covariance)
+    sampling = provi.schedules.ReshuffledSampling
+    marks = [
+        identity_of((streamed_batches(provi.algorithms.ProxSGD(0.1, data_sampling=sampling(size)), ROWS)[0],), 0, 0)
+        for size in (8, 8, 9)
+    ]
+    assert marks[0] == marks[1] != marks[2]  # a checkpoint knows the size of the batches
 
 
 @pytest.mark.parametrize("name", ["LogisticRegression", "PoissonRegression"])

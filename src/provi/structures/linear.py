@@ -227,7 +227,7 @@ def streamed_batches(algorithm: Any, num_terms: int) -> tuple[Any, int, Callable
         )
     size = check_batch("data_sampling.batch", sampling.batch, num_terms)
     make: Any = Fed
-    return make(dataclasses.replace(algorithm, data_sampling=None)), size, lambda step: step * size
+    return make(dataclasses.replace(algorithm, data_sampling=None), size), size, lambda step: step * size
 
 
 def check_batch(name: str, size: int, num_terms: int) -> int:

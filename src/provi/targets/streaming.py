@@ -106,7 +106,8 @@ class RowStream(eqx.Module):
         raise ValueError(
             f"The {self.shape[0]} rows of {self.words} are read in blocks and are never in memory at once, and this "
             f"asks for single rows or for all of them. Take a method that adds up over the rows (the default fit, its "
-            f"certificate, provi.certify), or make the target of arrays, of a sample of the rows if need be."
+            f"certificate, provi.certify) or has batches from shuffled passes (PGSVI, ProxSGD with ReshuffledSampling),"
+            f" or make the target of arrays, of a sample of the rows if need be."
         )
 
     __array__ = __getitem__ = __matmul__ = __rmatmul__ = __jax_array__ = __iter__ = _refuse

@@ -137,9 +137,11 @@ class Fed(AbstractAlgorithm):
     """A method whose batches the host draws (`runtime`'s feed): `inner` sees all rows of the target that it is fed.
 
     An ELBO that is recorded is exact, of one pass over the whole `target`: each draw of an estimate would be one.
+    `batch`: rows of what it is fed, by which a checkpoint knows the run.
     """
 
     inner: Any
+    batch: int = eqx.field(static=True)
     target: Any = None
     family: Any = None
     rule: Any = None
@@ -152,7 +154,7 @@ class Fed(AbstractAlgorithm):
                 "scale='diagonal' or 'triangular'."
             )
         rule = NaturalGradient().resolve(target, family).rule
-        return Fed(self.inner.resolve(target, family), target, family, rule)
+        return Fed(self.inner.resolve(target, family), self.batch, target, family, rule)
 
     def init(self, point):
         return self.inner.init(point)
