@@ -15,6 +15,7 @@ from provi.data.blocks import read_ahead
 from provi.runtime.checkpoint import identity_of
 from provi.structures.linear import streamed_batches
 from provi.targets.likelihoods import NegativeBinomial
+from provi.targets.linear_model import BatchFeed
 
 pyarrow = pytest.importorskip("pyarrow")
 ROWS, WIDTH = 900, 4
@@ -370,6 +371,21 @@ def test_batches_of_all_rows_are_steps_in_memory(table, numbers, algorithm):
     assert other.certificate.status == "proven" and other.guarantee is None and len(other.history) == 2
 
 
+def test_the_batches_of_a_pass_average_to_the_potential(table, numbers):
+    kind, X, y = provi.targets.PoissonRegression, table["X"], table["counts"]
+    z = jax.numpy.linspace(-0.3, 0.3, WIDTH)
+    for given in ({}, {name: numbers[name] for name in ("exposure", "weights")}):
+        with jax.enable_x64(True):
+            target = kind.from_blocks(X, y, **given)
+            feed = BatchFeed(target, 90, 0, lambda step: 90 * step)
+            values = [float(feed(target, step).potential(z)) for step in range(10, 20)]  # the second pass
+            assert np.mean(values) == pytest.approx(float(kind(X, y, **given).potential(z)), rel=1e-12)
+            assert np.std(values) > 1
+    algorithm, size, place = streamed_batches(provi.algorithms.PGSVI(rho=0.6, batch_size=400), ROWS)
+    assert (float(algorithm.step_size), size) == (pytest.approx(0.6 * 400 / ROWS), 400)
+    assert [place(step) for step in range(5)] == [0, 400, 900, 1300, 1800]  # the rest of a pass is left out
+
+
 def linear_exact(target, family, fit):
     from provi.algorithms.natural.natural_gradient import exact_negative_elbo
 
@@ -407,6 +423,7 @@ def test_batches_converge_resume_bit_for_bit_and_stop_reading(table, tmp_path):
 @pytest.mark.parametrize("name", ["LogisticRegression", "PoissonRegression"])
 def test_potentials_of_many_points_come_from_one_pass(table, numbers, name, monkeypatch):
     from provi.certificates.distance import problems
+    from provi.certificates.distance.conjugate import in_floating_type
 
     monkeypatch.setattr(problems, "_NUMBERS_AT_ONCE", 512)  # points in several parts
     kind, y = getattr(provi.targets, name), table["binary" if name == "LogisticRegression" else "counts"]
@@ -427,7 +444,17 @@ def test_potentials_of_many_points_come_from_one_pass(table, numbers, name, monk
         assert (np.abs(value - expected) <= value_error).all() and value_error.max() < 1e-8
         assert (np.linalg.norm(gradient - slopes, axis=1) <= gradient_error).all() and gradient_error.max() < 1e-8
         np.testing.assert_allclose(problem.slopes(jax.numpy.asarray(w)), gradient, rtol=1e-12, atol=1e-12)
-        assert energy.value == pytest.approx(problems.linear_problem(plain, family, point)[1].value, rel=1e-10)
+        stored, its = problems.linear_problem(plain, family, point)
+        assert energy.value == pytest.approx(its.value, rel=1e-10)
+        # Sums in tiles round less; in one tile as those in memory.
+        known = [np.asarray(x) for x in in_floating_type(stored, np.float64).evaluate(jax.numpy.asarray(w))]
+        assert (value_error < known[2]).all() and (gradient_error < known[3]).all()
+        monkeypatch.setattr(encoded_rows, "_TILE_NUMBERS", 2**19)
+        alone, _ = problems.streamed_problem(
+            kind.from_blocks(table["X"], y, intercept=True, **given), family, point, 16
+        )
+        for one, other in zip(alone.evaluate(jax.numpy.asarray(w))[2:], known[2:], strict=True):
+            np.testing.assert_allclose(one, other, rtol=2 / ROWS)
 
 
 def test_the_distance_to_the_posterior_is_above_quadrature(table, monkeypatch):
