@@ -213,9 +213,10 @@ def _run_given(structure: AbstractStructure, algorithm: AbstractAlgorithm, start
         raise ValueError("The theorem's bound starts from its own point: pass start= to from_theorem, not to fit.")
     point = guarantee.start if guarantee is not None else start or structure.first_point()
     structure.check_start(point)
+    algorithm, fed = structure.fed(algorithm, options["seed"])
     algorithm = algorithm.resolve(target, family)
     num_steps = guarantee.num_steps if guarantee is not None else _planned_steps(options["budget"])
-    return run(algorithm, target, family, point, num_steps=num_steps, **options)
+    return run(algorithm, target, family, point, num_steps=num_steps, **options, **fed)
 
 
 def _planned_steps(budget: Budget) -> int:

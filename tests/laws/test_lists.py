@@ -13,6 +13,7 @@ from laws.contracts import final_classes
 from provi import families, kernels, schedules, targets
 from provi.algorithms import AbstractAlgorithm
 from provi.algorithms.proximal.path_gradient import PathGradient
+from provi.algorithms.proximal.stochastic_proximal import Fed
 from provi.estimators import AbstractEstimator
 from provi.families.base import AbstractFamily
 from provi.families.exponential import AbstractExponentialFamily
@@ -35,11 +36,13 @@ ELSEWHERE = {
     NestedGaussian,
     RowLikelihood,
     PathGradient,
+    Fed,
     families.Radial,
     families.LogConcaveRadial,
 }
 """The laws speak of two floating types and of densities, and of responses that are data: see tests/targets/latent,
-tests/structures and tests/certificates/test_rows.py instead. Path gradients: tests/families/test_richer.py.
+tests/structures and tests/certificates/test_rows.py instead. Path gradients: tests/families/test_richer.py. Batches of
+rows that are not in memory: tests/targets/test_streaming.py.
 Bases of the user's own hold a function, which no file can: tests/families/test_radial_base.py."""
 
 KINDS = {

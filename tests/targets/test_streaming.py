@@ -1,5 +1,6 @@
 """Rows that are read in blocks: the same fits and certificates as in memory, whatever is read and however."""
 
+import dataclasses
 import gc
 import threading
 
@@ -11,7 +12,10 @@ import provi
 from provi.certificates.linear.bounds import linear_model_bounds
 from provi.data import encoded_rows
 from provi.data.blocks import read_ahead
+from provi.runtime.checkpoint import identity_of
+from provi.structures.linear import streamed_batches
 from provi.targets.likelihoods import NegativeBinomial
+from provi.targets.linear_model import BatchFeed
 
 pyarrow = pytest.importorskip("pyarrow")
 ROWS, WIDTH = 900, 4
@@ -80,6 +84,72 @@ def test_every_regression_equals_the_one_in_memory(table, name, response, model)
             np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-10)
 
 
+@pytest.fixture(scope="module")
+def numbers():
+    """Offsets, exposures and weights, one of them zero."""
+    rng = np.random.default_rng(3)
+    found = {"offset": 0.5 * rng.standard_normal(ROWS), "exposure": rng.uniform(0.5, 2, ROWS)}
+    return found | {"weights": rng.integers(0, 4, ROWS) / 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "response", "given", "fitted"),
+    [
+        ("LogisticRegression", "binary", ("offset", "weights"), True),
+        ("LogisticRegression", "shares", ("weights",), False),
+        ("ProbitRegression", "binary", ("weights",), False),
+        ("PoissonRegression", "counts", ("offset", "exposure", "weights"), True),
+        ("LinearRegression", "real", ("offset",), False),
+    ],
+)
+def test_offsets_exposures_and_weights_are_those_of_the_class(table, numbers, tmp_path, name, response, given, fitted):
+    kind, X, extras = getattr(provi.targets, name), table["X"], {part: numbers[part] for part in given}
+    y = np.where(table["binary"] == 1, 0.7, 0.0) if response == "shares" else table[response]
+    plain = kind(X, y, intercept=True, **extras)
+    path = write(tmp_path / "t.parquet", {f"x{i}": X[:, i] for i in range(WIDTH)} | {"y": y} | extras)
+    streamed = [
+        kind.from_parquet(path, "y", intercept=True, **{part: part for part in given}),
+        kind.from_blocks(X, y, intercept=True, **extras),
+        kind.from_blocks(
+            lambda: ((X[k : k + 77], y[k : k + 77], {part: extras[part][k : k + 77] for part in given})
+                     for k in range(0, ROWS, 77)),
+            intercept=True,
+        ),
+    ]  # fmt: skip
+    tiles = [[part.tobytes() for tile in target.stream.rows.tiles() for part in tile] for target in streamed]
+    assert tiles[0] == tiles[1] == tiles[2] and streamed[0].dim == WIDTH + 1
+    with jax.enable_x64(True):
+        family = provi.families.Gaussian(WIDTH + 1)
+        point = family.point(np.linspace(-0.1, 0.3, WIDTH + 1), 0.04, np.float64)
+        # (a) needs the whole pass; of the others a long pass takes less.
+        bounds = [linear_model_bounds(target, family, point)[0].value for target in (plain, streamed[0])]
+        np.testing.assert_allclose(*bounds, rtol=1e-8)
+        assert np.isfinite(bounds[1])
+        z = jax.numpy.linspace(-0.3, 0.3, WIDTH + 1)
+        values, slopes = zip(*(jax.value_and_grad(t.potential)(z) for t in (plain, streamed[0])), strict=True)
+        np.testing.assert_allclose(*values, rtol=1e-9)
+        np.testing.assert_allclose(*slopes, rtol=1e-9, atol=1e-10)
+    if fitted:
+        same(provi.fit(plain), provi.fit(streamed[0]))
+
+
+def test_a_sample_and_a_prediction_have_their_offsets(table, numbers, tmp_path, monkeypatch):
+    from provi.structures import linear
+
+    monkeypatch.setattr(linear, "SMALLEST_WORK", 1.0)
+    X, y = table["X"], table["counts"]
+    columns = {f"x{i}": X[:, i] for i in range(WIDTH)} | {"y": y, "t": numbers["exposure"]}
+    path = write(tmp_path / "t.parquet", columns)
+    fit = provi.fit(provi.targets.PoissonRegression.from_parquet(path, "y", exposure="t", memory=2**20), tol=1e-6)
+    known = provi.fit(provi.targets.PoissonRegression(X, y, exposure=numbers["exposure"]), tol=1e-6)
+    same(known, fit)
+    new = {name: values[:4] for name, values in columns.items()}
+    expected = known.predict(X[:4], exposure=numbers["exposure"][:4]).mean
+    np.testing.assert_allclose(fit.predict(new).mean, expected, rtol=1e-6)
+    fit.save(tmp_path / "fit.safetensors")
+    np.testing.assert_allclose(provi.load(tmp_path / "fit.safetensors").predict(new).mean, expected, rtol=1e-6)
+
+
 def test_files_mapped_arrays_and_iterators_are_the_same_rows_bit_for_bit(table, tmp_path):
     X, y = table["X"].astype(np.float32), table["binary"].astype(np.float32)
     for part, (a, b) in enumerate([(0, 250), (250, 700), (700, ROWS)]):
@@ -124,7 +194,7 @@ def test_categories_scales_labels_predictions_and_files(table, tmp_path):
     assert target.names == ("intercept", "a", "group=v", "group=w", "code=2", "code=3")
     fit, known = provi.fit(target, checkpoint=tmp_path / "run.ckpt"), provi.fit(plain)
     same(known, fit)
-    assert "blocks" in fit.certificate.distance_line and "intercept" in str(fit.posterior.summary())
+    assert "KL(q || posterior) at most" in fit.certificate.distance_line and "intercept" in str(fit.posterior.summary())
     new = {name: values[:5] for name, values in columns.items()}
     expected = known.predict(X[:5]).mean
     np.testing.assert_allclose(fit.predict(new).mean, expected, rtol=1e-8)
@@ -161,7 +231,7 @@ def test_a_long_fit_starts_from_a_sample_that_fits_into_memory(table, monkeypatc
     )
     places, (design, response) = chosen[0]
     np.testing.assert_array_equal(design, table["X"][places])
-    np.testing.assert_array_equal(response, table["binary"][places])
+    np.testing.assert_array_equal(response[0], table["binary"][places])
     rows = target.stream.rows
     assert rows.least_stride * rows.memory >= 2 * ROWS * WIDTH * 8 or rows.least_stride == 1
 
@@ -195,15 +265,217 @@ def test_what_is_wrong_is_named_with_column_file_and_row(table, tmp_path):
         kind.from_parquet(good, "z")
     with pytest.raises(FileNotFoundError, match="no file"):
         kind.from_parquet(tmp_path / "none-*.parquet", "y")
-    with pytest.raises(ValueError, match="weights= is not for rows"):
+    counts = provi.targets.PoissonRegression
+    with pytest.raises(ValueError, match="weights must be the name of a column"):
         kind.from_parquet(good, "y", weights=np.ones(ROWS))
+    with pytest.raises(ValueError, match=r"good\.parquet, row \d+, column 'x1': weights must not be negative"):
+        kind.from_parquet(good, "y", weights="x1")
+    with pytest.raises(ValueError, match="weights must not be negative, nor all zero"):
+        kind.from_blocks(table["X"], table["binary"], weights=0.0)
+    with pytest.raises(ValueError, match=r"column 'x3': exposure must be positive; its smallest entry is -"):
+        counts.from_parquet(good, "y", exposure="x3")
+    with pytest.raises(ValueError, match="exposure is for counts with the log link"):
+        kind.from_parquet(good, "y", exposure="x3")
+    with pytest.raises(ValueError, match="offset has length 3, but must have length 900"):
+        kind.from_blocks(table["X"], table["binary"], offset=np.ones(3))
+    with pytest.raises(ValueError, match="weights must not be given where X is a function"):
+        kind.from_blocks(lambda: iter([(table["X"], table["binary"])]), weights=np.ones(ROWS))
+    with pytest.raises(ValueError, match="the third item must be a dictionary"):
+        kind.from_blocks(lambda: iter([(table["X"], table["binary"], {"w": 1})]))
     with pytest.raises(ValueError, match="memory must be at least"):
         kind.from_blocks(table["X"], table["binary"], memory=10)
-    with pytest.raises(ValueError, match="read in blocks"):
-        provi.fit(
-            kind.from_parquet(good, "y"),
-            algorithm=provi.algorithms.PGSVI(0.1, batch_size=8),
+    streamed, algorithms = kind.from_parquet(good, "y"), provi.algorithms
+    for algorithm, message in (
+        (algorithms.SiteTable(), "and this asks for single rows or for all of them"),
+        (algorithms.PGSVI(rho=0.1, sampling="uniform"), "sampling must be 'reshuffled'"),
+        (algorithms.PGSVI(rho=0.1, halve_on_stall=True), "halve_on_stall must be left out"),
+        (algorithms.PGSVI(rho=0.1, batch_size=ROWS + 1), "batch_size is 901, but there are 900 data"),
+        (algorithms.ProxSGD(0.1, data_sampling=provi.schedules.UniformSampling(8)), "use data_sampling=.*Reshuffled"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            provi.fit(streamed, algorithm=algorithm, budget=provi.Budget(steps=2), progress=False)
+    with pytest.raises(ValueError, match="memory=1000 bytes do not hold the rows that are shuffled together"):
+        encoded_rows.ShuffledRows(dataclasses.replace(streamed.stream.rows, memory=1000), 0)
+
+
+def rows_of(shuffled, places):
+    """The numbers of the rows at these places of a table whose first column counts them."""
+    return np.concatenate([shuffled.take(start, stop - start)[0][:, 0] for start, stop in places]).astype(int)
+
+
+def test_shuffled_passes_have_every_row_once_in_an_order_of_their_seed(monkeypatch, tmp_path):
+    monkeypatch.setattr(encoded_rows, "BUFFER_TILES", 2)
+    X = np.concatenate([np.arange(ROWS)[:, None], np.ones((ROWS, 7))], axis=1)
+    path = write(tmp_path / "t.parquet", {f"x{k}": X[:, k] for k in range(8)} | {"y": np.arange(ROWS) % 2})
+    kind = provi.targets.LogisticRegression
+    arrays = kind.from_blocks(X, X[:, 0] % 2).stream.rows
+    assert 3 * arrays.buffer_rows < ROWS and ROWS % arrays.buffer_rows
+    made = {
+        "files": kind.from_parquet(path, "y").stream.rows,
+        "arrays": arrays,
+        "blocks": kind.from_blocks(
+            lambda: ((X[k : k + 77], X[k : k + 77, 0] % 2) for k in range(0, ROWS, 77))
+        ).stream.rows,
+    }
+    batches = [(k, k + 70) for k in range(0, 3 * ROWS - 70, 70)]
+    for name, rows in made.items():
+        found = rows_of(encoded_rows.ShuffledRows(rows, 5), batches)
+        passes = found[:ROWS], found[ROWS : 2 * ROWS]
+        for order in passes:
+            np.testing.assert_array_equal(np.sort(order), np.arange(ROWS))
+        assert not np.array_equal(*passes)
+        # Neighbours in the table are none in a batch; blocks of a function keep their order, and mix within the buffer.
+        far = np.abs(np.diff(passes[0]))
+        assert np.median(far) > (100 if name != "blocks" else rows.buffer_rows / 8)
+        # Neither reading ahead, memory nor where reading begins changes the order; the seed does.
+        for other in (dataclasses.replace(rows, ahead=False), dataclasses.replace(rows, memory=2**22)):
+            np.testing.assert_array_equal(rows_of(encoded_rows.ShuffledRows(other, 5), batches), found)
+        np.testing.assert_array_equal(rows_of(encoded_rows.ShuffledRows(rows, 5), batches[15:]), found[15 * 70 :])
+        again = encoded_rows.ShuffledRows(rows, 5)
+        again.take(1000, 3)
+        np.testing.assert_array_equal(rows_of(again, [(950, 960)]), found[950:960])
+        assert not np.array_equal(rows_of(encoded_rows.ShuffledRows(rows, 6), batches), found)
+    taken = encoded_rows.ShuffledRows(arrays, 0).take(10, 60)
+    np.testing.assert_array_equal(taken[1][0], taken[0][:, 0] % 2)
+    held = [design.nbytes for design, _, _ in arrays.shuffled(0, 0)]
+    assert max(held) * encoded_rows.BLOCKS_HELD <= arrays.memory and max(held) < X.nbytes / 3
+    short = dataclasses.replace(arrays, num_rows=ROWS + 1)
+    with pytest.raises(ValueError, match="a pass gave 900 rows or more, the first one 901"):
+        rows_of(encoded_rows.ShuffledRows(short, 0), batches)
+
+
+SAMPLING = provi.schedules.ReshuffledSampling(ROWS)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        provi.algorithms.PGSVI(rho=0.3, batch_size=ROWS),
+        provi.algorithms.PGSVI(rho=0.3, batch_size=ROWS, num_samples=3, estimator="price"),
+        provi.algorithms.ProxSGD(1e-4, data_sampling=SAMPLING),
+    ],
+    ids=["PGSVI", "PGSVI with draws", "ProxSGD"],
+)
+def test_batches_of_all_rows_are_steps_in_memory(table, numbers, algorithm):
+    kind, given = provi.targets.LogisticRegression, {name: numbers[name] for name in ("offset", "weights")}
+    X, y = table["X"], table["binary"]
+    if getattr(algorithm, "num_samples", None):  # draws belong to places of the batch: here all its rows are the same
+        X, y, given = np.tile(X[:1], (ROWS, 1)), np.ones(ROWS), {"weights": np.full(ROWS, 0.5)}
+    family = provi.families.Gaussian(WIDTH, "symmetric")
+    options = {"algorithm": algorithm, "budget": provi.Budget(steps=3), "progress": False}
+    one, other = (provi.fit(t, family, **options) for t in (kind(X, y, **given), kind.from_blocks(X, y, **given)))
+    np.testing.assert_allclose(one.posterior.mean, other.posterior.mean, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(one.posterior.covariance, other.posterior.covariance, rtol=1e-9, atol=1e-12)
+    exact = -linear_exact(kind(X, y, **given), family, other)
+    assert other.elbo.standard_error == 0 and other.elbo.value == pytest.approx(exact, rel=1e-12)
+    assert other.certificate.status == "proven" and other.guarantee is None and len(other.history) == 2
+
+
+def test_the_batches_of_a_pass_average_to_the_potential(table, numbers):
+    kind, X, y = provi.targets.PoissonRegression, table["X"], table["counts"]
+    z = jax.numpy.linspace(-0.3, 0.3, WIDTH)
+    for given in ({}, {name: numbers[name] for name in ("exposure", "weights")}):
+        with jax.enable_x64(True):
+            target = kind.from_blocks(X, y, **given)
+            feed = BatchFeed(target, 90, 0, lambda step: 90 * step)
+            values = [float(feed(target, step).potential(z)) for step in range(10, 20)]  # the second pass
+            assert np.mean(values) == pytest.approx(float(kind(X, y, **given).potential(z)), rel=1e-12)
+            assert np.std(values) > 1
+    algorithm, size, place = streamed_batches(provi.algorithms.PGSVI(rho=0.6, batch_size=400), ROWS)
+    assert (float(algorithm.step_size), size) == (pytest.approx(0.6 * 400 / ROWS), 400)
+    assert [place(step) for step in range(5)] == [0, 400, 900, 1300, 1800]  # the rest of a pass is left out
+
+
+def linear_exact(target, family, fit):
+    from provi.algorithms.natural.natural_gradient import exact_negative_elbo
+
+    with jax.enable_x64(True):
+        return float(exact_negative_elbo(target, family, fit.posterior.point))
+
+
+def test_batches_converge_resume_bit_for_bit_and_stop_reading(table, tmp_path):
+    X, y = table["X"], table["binary"]
+    target, whole = (
+        make(X, y) for make in (provi.targets.LogisticRegression.from_blocks, provi.targets.LogisticRegression)
+    )
+    algorithm, options = provi.algorithms.PGSVI(rho=0.3, batch_size=64), {"progress": False, "seed": 3}
+    run = {"algorithm": algorithm, **options}
+    fit = provi.fit(target, budget=provi.Budget(steps=90), **run)
+    assert not [thread for thread in threading.enumerate() if thread.name == "provi-read-ahead"]
+    best = provi.fit(whole, progress=False)
+    gaps = best.elbo.value - fit.history["elbo"]
+    assert gaps[-1] < 0.05 * gaps[0] and gaps[-1] > 0
+    assert fit.certificate.gap >= best.elbo.value - fit.elbo.value - best.certificate.gap
+    path = tmp_path / "run.ckpt"
+    provi.fit(target, budget=provi.Budget(steps=40), checkpoint=path, **run)
+    anew = provi.targets.LogisticRegression.from_blocks(X, y, prefetch=False)
+    resumed = provi.fit(anew, budget=provi.Budget(steps=90), checkpoint=path, resume=True, **run)
+    np.testing.assert_array_equal(resumed.posterior.mean, fit.posterior.mean)
+    np.testing.assert_array_equal(resumed.posterior.covariance, fit.posterior.covariance)
+    sampling = provi.schedules.ReshuffledSampling
+    marks = [
+        identity_of((streamed_batches(provi.algorithms.ProxSGD(0.1, data_sampling=sampling(size)), ROWS)[0],), 0, 0)
+        for size in (8, 8, 9)
+    ]
+    assert marks[0] == marks[1] != marks[2]  # a checkpoint knows the size of the batches
+
+
+@pytest.mark.parametrize("name", ["LogisticRegression", "PoissonRegression"])
+def test_potentials_of_many_points_come_from_one_pass(table, numbers, name, monkeypatch):
+    from provi.certificates.distance import problems
+    from provi.certificates.distance.conjugate import in_floating_type
+
+    monkeypatch.setattr(problems, "_NUMBERS_AT_ONCE", 512)  # points in several parts
+    kind, y = getattr(provi.targets, name), table["binary" if name == "LogisticRegression" else "counts"]
+    given, rng = {part: numbers[part] for part in ("offset", "weights")}, np.random.default_rng(0)
+    streamed, plain = (make(table["X"], y, intercept=True, **given) for make in (kind.from_blocks, kind))
+    with jax.enable_x64(True):
+        family = provi.families.Gaussian(WIDTH + 1)
+        point = family.point(np.linspace(-0.1, 0.3, WIDTH + 1), 0.04, np.float64)
+        problem, energy = problems.streamed_problem(streamed, family, point, 16)
+        w, asked = rng.standard_normal((16, WIDTH + 1)), []
+        before = type(streamed.stream.rows).tiles
+        monkeypatch.setattr(type(streamed.stream.rows), "tiles", lambda rows: asked.append(1) or before(rows))
+        value, gradient, value_error, gradient_error = (np.asarray(x) for x in problem.evaluate(jax.numpy.asarray(w)))
+        assert len(asked) == 1
+        root = 0.04 * np.eye(WIDTH + 1)
+        at = jax.vmap(jax.value_and_grad(plain.potential))(jax.numpy.asarray(np.asarray(point.loc) + w @ root.T))
+        expected, slopes = np.asarray(at[0]) - float(plain.potential(point.loc)), np.asarray(at[1]) @ root
+        assert (np.abs(value - expected) <= value_error).all() and value_error.max() < 1e-8
+        assert (np.linalg.norm(gradient - slopes, axis=1) <= gradient_error).all() and gradient_error.max() < 1e-8
+        np.testing.assert_allclose(problem.slopes(jax.numpy.asarray(w)), gradient, rtol=1e-12, atol=1e-12)
+        stored, its = problems.linear_problem(plain, family, point)
+        assert energy.value == pytest.approx(its.value, rel=1e-10)
+        # Sums in tiles round less; in one tile as those in memory.
+        known = [np.asarray(x) for x in in_floating_type(stored, np.float64).evaluate(jax.numpy.asarray(w))]
+        assert (value_error < known[2]).all() and (gradient_error < known[3]).all()
+        monkeypatch.setattr(encoded_rows, "_TILE_NUMBERS", 2**19)
+        alone, _ = problems.streamed_problem(
+            kind.from_blocks(table["X"], y, intercept=True, **given), family, point, 16
         )
+        for one, other in zip(alone.evaluate(jax.numpy.asarray(w))[2:], known[2:], strict=True):
+            np.testing.assert_allclose(one, other, rtol=2 / ROWS)
+
+
+def test_the_distance_to_the_posterior_is_above_quadrature(table, monkeypatch):
+    from provi.structures import linear
+
+    X, y = table["X"][:40, :2], table["binary"][:40]  # few, so that q is no posterior
+    target = provi.targets.LogisticRegression.from_blocks(X, y, prior_scale=3.0)
+    fit = provi.fit(target, progress=False)
+    u = np.linspace(-9, 9, 361)
+    root = np.linalg.cholesky(fit.posterior.covariance)
+    places = fit.posterior.mean + np.stack(np.meshgrid(u, u), axis=-1).reshape(-1, 2) @ root.T
+    eta = places @ X.T
+    logs = (eta * y - np.logaddexp(0, eta)).sum(axis=1) - 0.5 * (places**2).sum(axis=1) / 9 - np.log(18 * np.pi)
+    evidence = np.logaddexp.reduce(logs) + np.log(np.linalg.det(root) * (u[1] - u[0]) ** 2)
+    truth = evidence - fit.elbo.value
+    assert 1e-3 < truth < fit.certificate.kl < 10 * truth and fit.certificate.posterior.status == "proven"
+    assert fit.certificate.evidence.lower <= evidence <= fit.certificate.evidence.upper
+    monkeypatch.setattr(linear, "STREAMED_DISTANCE", 1.0)
+    long = provi.fit(target, progress=False)
+    assert long.certificate.kl is None and "provi.certify(target, fit).kl" in long.certificate.distance_line
+    assert truth < provi.certify(target, long, compare=False).kl < 10 * truth
 
 
 def test_a_pass_that_fails_or_differs_is_an_error_of_its_own(table, tmp_path, capfd):

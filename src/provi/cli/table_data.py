@@ -211,14 +211,16 @@ def _read_stream(source: str, options: TableOptions) -> TableData:
     if options.model not in STREAMED:
         listed = ", ".join(model.value for model in STREAMED)
         raise ValueError(f"--stream is for --model {listed}, not {options.model.value if options.model else 'none'}.")
-    for name in ("complete_rows", *ROW_COLUMNS):
-        if getattr(options, name):
-            raise ValueError(f"--{name.replace('_', '-')} is for tables in memory, and this one is read in blocks.")
+    if options.complete_rows:
+        raise ValueError("--complete-rows is for tables in memory, and this one is read in blocks.")
     (response_name,) = _find("--target", [options.target or ""], names, split=False)
-    chosen = _chosen(names, response_name, options)
+    special = _row_columns(names, options)
+    chosen = [name for name in _chosen(names, response_name, options) if name not in special.values()]
+    if not chosen:
+        raise ValueError(f"No columns are left beside the response {response_name!r}.")
     counts = options.model is Model.POISSON
     stream = parquet_stream(
-        source, response_name, chosen, (Poisson() if counts else BernoulliLogit()).read_response,
+        source, response_name, chosen, Poisson() if counts else BernoulliLogit(), special,
         categorical=[name for name in _find("--categorical", options.categorical, names) if name in chosen],
         standardise=options.standardise, intercept=True, classes=not counts, positive=options.positive,
         drop_constant=True,
@@ -235,8 +237,9 @@ def _read_stream(source: str, options: TableOptions) -> TableData:
     )  # fmt: skip
     labels = None if rows.labels is None else (rows.labels[0], rows.labels[1])
     response = Response(np.zeros(0), words, labels)
-    unused = tuple(name for name in names if name not in chosen and name != response_name)
-    return TableData(source, response_name, features, response, {}, {}, unused, stream=stream)
+    used = {*chosen, *special.values(), response_name}
+    unused = tuple(name for name in names if name not in used)
+    return TableData(source, response_name, features, response, {}, {}, unused, row_columns=special, stream=stream)
 
 
 def _check_column(name: str, column: Column, asked: bool, alone: bool) -> None:
@@ -247,7 +250,7 @@ def _check_column(name: str, column: Column, asked: bool, alone: bool) -> None:
         check_category(name, column)
 
 
-def _row_columns(table: Columns, options: TableOptions) -> dict[str, str]:
+def _row_columns(table: Collection[str], options: TableOptions) -> dict[str, str]:
     """Columns with a number for each row, by the option that names them; each must be of use to the model."""
     given = {name: getattr(options, name) for name in ROW_COLUMNS if getattr(options, name) is not None}
     for option in given:

@@ -130,10 +130,13 @@ def _regression(data: TableData, options: TableOptions) -> Problem:
         matrix = features.values
     else:
         found = data.stream.rows
-        rate = np.log((found.num_rows * found.response_mean + 0.5) / found.num_rows)  # as of counts in memory
-        location = (float(rate), 1.0) if kind == "counts" else (0.0, 1.0)
+        centres_of_all, spreads = found.centres, found.spreads
+        rate = float(np.log((found.num_rows * found.response_mean + 0.5) / found.num_rows))  # as of counts in memory
+        if found.num_numbers > 1:
+            centres_of_all, spreads, rate = found.weighted_moments()
+        location = (rate, 1.0) if kind == "counts" else (0.0, 1.0)
         # Two rows with the means and deviations of all.
-        matrix = found.centres + np.array([[-1.0], [1.0]]) * found.spreads
+        matrix = centres_of_all + np.array([[-1.0], [1.0]]) * spreads
     given, ordinal = read_priors(options.prior), model is Model.ORDINAL
     likelihood = _likelihood(model, location[1], len(data.classes))
     robust = model is Model.STUDENT_T

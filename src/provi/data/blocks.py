@@ -1,17 +1,21 @@
 """Tables larger than memory, a chunk at a time, as often as there are passes over them.
 
 A *source* gives its rows in chunks, from the beginning, each time it is asked: Parquet and Arrow files (`TableFiles`),
-arrays that may be mapped from disk (`ArrayRows`), or what a function of the user's yields (`YieldedRows`).
+arrays that may be mapped from disk (`ArrayRows`), or what a function of the user's yields (`YieldedRows`). Its `units`
+can be read in any order, each by itself: row groups, runs of rows; what a function yields is one.
 """
 
 import dataclasses
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+ROW_NUMBERS = ("offset", "exposure", "weights")
+"""What a row may have beside its columns and its response."""
 
 
 class StreamError(ValueError):
@@ -22,13 +26,15 @@ class StreamError(ValueError):
 class Chunk:
     """Some rows that follow each other: a column each, or one matrix (rows, columns), and their responses.
 
-    `place`: what they were read from, and `first`: the number there of the first of them.
+    `place`: what they were read from, and `first`: the number there of the first of them. `extras`: a column each of
+    some of `ROW_NUMBERS`.
     """
 
     columns: Any
     response: Any
     place: str
     first: int
+    extras: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.response)
@@ -40,11 +46,12 @@ class Chunk:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableFiles:
-    """Parquet or Arrow files with the same columns, one after the other."""
+    """Parquet or Arrow files with the same columns, one after the other; `extras`: columns of `ROW_NUMBERS`."""
 
     files: tuple[Path, ...]
     names: tuple[str, ...]
     target: str
+    extras: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def words(self) -> str:
@@ -60,22 +67,47 @@ class TableFiles:
         """All rows, at most `rows` at a time."""
         for file in self.files:
             first = 0
-            for batch in record_batches(file, [*self.names, self.target], rows):
-                columns = [batch.column(name) for name in (*self.names, self.target)]
+            for batch in record_batches(file, self._read, rows):
                 if batch.num_rows:
-                    yield Chunk(columns[:-1], columns[-1], str(file), first)
+                    yield self._chunk(batch, file, first)
                 first += batch.num_rows
+
+    def units(self, rows: int) -> list[Any]:
+        """Row groups or record batches, each a file and a number."""
+        del rows
+        return [(file, number) for file in self.files for number in range(num_parts(file))]
+
+    def read(self, unit: Any, rows: int) -> Iterator[Chunk]:
+        """The rows of one of `units`, at most `rows` at a time."""
+        file, number = unit
+        for batch in record_batches(file, self._read, rows, number):
+            if batch.num_rows:
+                yield self._chunk(batch, file, 0)
+
+    @property
+    def _read(self) -> list[str]:
+        return list(dict.fromkeys([*self.names, self.target, *self.extras.values()]))
+
+    def _chunk(self, batch: Any, file: Path, first: int) -> Chunk:
+        extras = {kind: batch.column(name) for kind, name in self.extras.items()}
+        return Chunk([batch.column(name) for name in self.names], batch.column(self.target), str(file), first, extras)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArrayRows:
-    """X (rows, columns) and y, arrays of NumPy, in memory or mapped from a file."""
+    """X (rows, columns) and y, arrays of NumPy, in memory or mapped from a file; so are the `tables` of numbers."""
 
     X: Any
     y: Any
     names: tuple[str, ...]
+    tables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     target: str = "y"
     words: str = "X and y"
+
+    @property
+    def extras(self) -> dict[str, str]:
+        """Which of `ROW_NUMBERS` there are, and what people call them."""
+        return {kind: kind for kind in self.tables}
 
     def stamps(self) -> tuple:
         """None: the arrays are the user's."""
@@ -84,17 +116,39 @@ class ArrayRows:
     def chunks(self, rows: int) -> Iterator[Chunk]:
         """All rows, at most `rows` at a time."""
         for start in range(0, len(self.X), rows):
-            yield Chunk(self.X[start : start + rows], self.y[start : start + rows], "X and y", start)
+            yield self._chunk(start, start + rows)
+
+    def units(self, rows: int) -> list[Any]:
+        """Runs of so many rows."""
+        return [(start, min(start + rows, len(self.X))) for start in range(0, len(self.X), rows)]
+
+    def read(self, unit: Any, rows: int) -> Iterator[Chunk]:
+        """The rows of one of `units`, at most `rows` at a time."""
+        for start in range(unit[0], unit[1], rows):
+            yield self._chunk(start, min(start + rows, unit[1]))
+
+    def _chunk(self, start: int, stop: int) -> Chunk:
+        extras = {kind: table[start:stop] for kind, table in self.tables.items()}
+        return Chunk(self.X[start:stop], self.y[start:stop], "X and y", start, extras)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class YieldedRows:
-    """What a function of the user's yields: each call begins again with the same pairs (X_block, y_block)."""
+    """What a function of the user's yields: each call begins again with the same pairs (X_block, y_block).
+
+    `kinds`: those of `ROW_NUMBERS` that every block has, in a third item.
+    """
 
     function: Callable[[], Any]
     names: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
     target: str = "y"
     words: str = "the blocks"
+
+    @property
+    def extras(self) -> dict[str, str]:
+        """Which of `ROW_NUMBERS` there are, and what people call them."""
+        return {kind: kind for kind in self.kinds}
 
     def stamps(self) -> tuple:
         """None: there is no file."""
@@ -102,20 +156,46 @@ class YieldedRows:
 
     def chunks(self, rows: int) -> Iterator[Chunk]:
         """All rows, at most `rows` at a time."""
-        first = 0
         for number, pair in enumerate(self.function()):
             place = f"block {number}"
-            if not isinstance(pair, tuple) or len(pair) != 2:
-                raise StreamError(f"{place} must be a pair (X_block, y_block), not {type(pair).__name__}.")
-            X, y = (np.asarray(part) for part in pair)
+            X, y, extras = yielded_parts(pair, place)
+            if set(extras) != set(self.kinds):
+                own, firsts = (", ".join(found) or "no numbers" for found in (extras, self.kinds))
+                raise StreamError(f"{place} has {own} beside its rows, and the first block {firsts}.")
             if X.ndim != 2 or X.shape != (len(y), len(self.names)) or y.ndim != 1:
                 raise StreamError(
                     f"{place} has X_block of shape {X.shape} and y_block of shape {y.shape}: (rows, "
                     f"{len(self.names)}) and (rows,) are needed, as in the first block."
                 )
+            for kind, table in extras.items():
+                if table.shape != y.shape:
+                    raise StreamError(f"{place} has {kind} of shape {table.shape}: one entry for each row is needed.")
             for start in range(0, len(X), rows):
-                yield Chunk(X[start : start + rows], y[start : start + rows], place, start)
-            first += len(X)
+                own = slice(start, start + rows)
+                yield Chunk(X[own], y[own], place, start, {kind: table[own] for kind, table in extras.items()})
+
+    def units(self, rows: int) -> list[Any]:
+        """One: a function yields its blocks in its own order."""
+        del rows
+        return [None]
+
+    def read(self, unit: Any, rows: int) -> Iterator[Chunk]:
+        """All rows, at most `rows` at a time."""
+        del unit
+        return self.chunks(rows)
+
+
+def yielded_parts(given: Any, place: str) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """X, y and the numbers of the rows of a block that a function yielded."""
+    if not isinstance(given, tuple) or len(given) not in (2, 3):
+        raise StreamError(f"{place} must be a pair (X_block, y_block), not {type(given).__name__}.")
+    extras = given[2] if len(given) == 3 else {}
+    if not isinstance(extras, Mapping) or not set(extras) <= set(ROW_NUMBERS):
+        raise StreamError(
+            f"{place}: the third item must be a dictionary of arrays for some of {', '.join(ROW_NUMBERS)}, not "
+            f"{extras!r}."
+        )
+    return np.asarray(given[0]), np.asarray(given[1]), {kind: np.asarray(table) for kind, table in extras.items()}
 
 
 def table_files(path: Any) -> tuple[Path, ...]:
@@ -141,20 +221,34 @@ def table_files(path: Any) -> tuple[Path, ...]:
 SUFFIXES = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
 
 
-def record_batches(file: Path, names: Sequence[str] | None, rows: int) -> Iterator[Any]:
-    """The rows of a Parquet or Arrow file, at most `rows` at a time, as Arrow's record batches of these columns."""
+def num_parts(file: Path) -> int:
+    """The row groups of a Parquet file, or the record batches of an Arrow file."""
+    pyarrow, parquet, ipc = _arrow(file)
+    if file.suffix.lower() in (".arrow", ".feather", ".ipc"):
+        with pyarrow.memory_map(str(file)) as mapped, ipc.open_file(mapped) as opened:
+            return opened.num_record_batches
+    with parquet.ParquetFile(file) as opened:
+        return opened.metadata.num_row_groups
+
+
+def record_batches(file: Path, names: Sequence[str] | None, rows: int, part: int | None = None) -> Iterator[Any]:
+    """The rows of a Parquet or Arrow file, at most `rows` at a time, as Arrow's record batches of these columns.
+
+    `part`: of one row group or record batch only.
+    """
     pyarrow, parquet, ipc = _arrow(file)
     try:
         if file.suffix.lower() in (".arrow", ".feather", ".ipc"):
             with pyarrow.memory_map(str(file)) as mapped, ipc.open_file(mapped) as opened:
-                for number in range(opened.num_record_batches):
+                for number in range(opened.num_record_batches) if part is None else (part,):
                     batch = opened.get_batch(number)
                     batch = batch if names is None else batch.select(list(names))
                     yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
         else:
             # Buffered: else the bytes of a whole row group, which may be all rows, would be there at once.
             with parquet.ParquetFile(file, pre_buffer=False, buffer_size=2**17) as opened:
-                yield from opened.iter_batches(rows, columns=None if names is None else list(names))
+                groups = None if part is None else [part]
+                yield from opened.iter_batches(rows, groups, None if names is None else list(names))
     except (pyarrow.ArrowException, OSError) as error:
         raise StreamError(f"{file} cannot be read as {file.suffix.lstrip('.') or 'a table'}: {error}") from None
 

@@ -11,11 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from provi.data.blocks import Chunk, StreamError, column_of, numbers, read_ahead
+from provi.data.blocks import Chunk, StreamError, TableFiles, column_of, numbers, read_ahead
 from provi.data.encoding import EncodedColumn, TableEncoding
 
 BLOCKS_HELD = 4
 """One that is computed with, one that waits, one that is filled, and what was decoded to fill it."""
+
+BUFFER_TILES, OPEN_UNITS = 8, 4
+"""Tiles of rows that are shuffled together, 32 MiB of float64; units of the source that fill them by turns."""
+
+_SHUFFLES = 2**31 - 7
+"""Of the seed: draws that nothing else takes."""
 
 _TILE_NUMBERS, _FEWEST_TILE_ROWS, _MOST_TILE_ROWS = 2**19, 256, 2**17
 """A tile of half a million numbers stays in the processor's cache: the two products of a pass over 65,536 x 100 rows
@@ -30,6 +36,7 @@ class EncodedRows:
       the level of each. - `positive`: of a response of labels, the same; else None. - `responses`: some values that say
       all that a likelihood asks of all of them: the distinct ones, or the extreme ones.
     - `response_mean`: their mean. - `centres`, `spreads`: mean and standard deviation of each feature.
+    - `offset`, `weights`: the smallest and the largest, where rows have some; `table_mark`: a check sum of them.
     - `memory`: bytes, as in `core.limits.STREAM_MEMORY`; `ahead`: whether a thread reads the next block.
     """
 
@@ -47,6 +54,9 @@ class EncodedRows:
     spreads: np.ndarray
     memory: int
     ahead: bool
+    offset: tuple[float, float] | None = None
+    weights: tuple[float, float] | None = None
+    table_mark: tuple[int, int] = (0, 0)
     stamps: tuple = ()
     marks: list = dataclasses.field(default_factory=list)
 
@@ -65,6 +75,11 @@ class EncodedRows:
     def plain(self) -> bool:
         """Whether the columns of a matrix are the features."""
         return all(column == EncodedColumn(column.name) for column in self.features)
+
+    @property
+    def num_numbers(self) -> int:
+        """Of a row beside its columns: the response, the offset, the weight."""
+        return 1 + (self.offset is not None) + (self.weights is not None)
 
     @property
     def tile_rows(self) -> int:
@@ -92,19 +107,26 @@ class EncodedRows:
     @property
     def encoding(self) -> TableEncoding | None:
         """How new tables become rows; None where columns enter as they are."""
-        return None if self.plain and self.labels is None else self.table_encoding
+        shifted = isinstance(self.source, TableFiles) and self.offset is not None
+        return None if self.plain and self.labels is None and not shifted else self.table_encoding
 
     @property
     def table_encoding(self) -> TableEncoding:
         """The same, where it changes nothing, too."""
-        return TableEncoding(self.features, self.source.target, self.labels)
+        given = self.source.extras if isinstance(self.source, TableFiles) else {}
+        return TableEncoding(
+            self.features, self.source.target, self.labels, offset=given.get("offset"), exposure=given.get("exposure")
+        )
 
     def tiles(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """One pass: (columns, `tile_rows`) and the responses of every tile; one that is not as before is an error."""
+        """One pass: (columns, `tile_rows`) of every tile, and (`num_numbers`, `tile_rows`), first the responses.
+
+        A pass that is not as the one before is an error.
+        """
         self.check_stamps()
         blocks = self._blocks()
-        for design, response in read_ahead(blocks) if self.ahead else blocks:
-            yield from zip(design, response, strict=True)
+        for design, table in read_ahead(blocks) if self.ahead else blocks:
+            yield from zip(design, table, strict=True)
 
     def check_stamps(self) -> None:
         """Whether the files are those of the first pass."""
@@ -130,7 +152,7 @@ class EncodedRows:
                 start = stop
                 if buffer.room == 0:
                     mark = buffer.mark(mark)
-                    yield buffer.design, buffer.response
+                    yield buffer.design, buffer.numbers
                     buffer = None
             done += len(chunk)
         if done != self.num_rows:
@@ -138,7 +160,7 @@ class EncodedRows:
         if buffer is not None:
             buffer.pad()
             mark = buffer.mark(mark)
-            yield buffer.design, buffer.response
+            yield buffer.design, buffer.numbers
         if self.marks and self.marks[0] != mark:
             raise StreamError(f"{self.source.words}: a pass gave other rows than the one before: all must be the same.")
         self.marks[:] = [mark]
@@ -166,21 +188,163 @@ class EncodedRows:
             yield place, values
             place += 1
 
-    def response_of(self, chunk: Chunk, start: int, stop: int) -> np.ndarray:
-        """The responses of these rows as numbers."""
+    def numbers_of(self, chunk: Chunk, start: int, stop: int) -> list[np.ndarray]:
+        """The responses of these rows as numbers, their offsets and their weights, where they have some."""
         raw = chunk.response[start:stop]
-        return numbers(raw) if self.positive is None else self.positive.places(raw) == 1
+        response = numbers(raw) if self.positive is None else self.positive.places(raw) == 1
+        return [response, *(table for table in row_tables(chunk, start, stop) if table is not None)]
 
     def sample(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The rows at `places`, in order, as a matrix (rows, columns), and their responses: one pass."""
-        design, response = np.empty((len(places), self.shape[1]), self.dtype), np.empty(len(places), self.dtype)
-        size = self.tile_rows
+        """The rows at `places`, in order, as a matrix (rows, columns), and their numbers as in `tiles`: one pass."""
+        design = np.empty((len(places), self.shape[1]), self.dtype)
+        found, size = np.empty((self.num_numbers, len(places)), self.dtype), self.tile_rows
         ends = np.searchsorted(places, size * np.arange(self.num_tiles + 1))
         for k, (tile, values) in enumerate(self.tiles()):
             own = places[ends[k] : ends[k + 1]] - k * size
             design[ends[k] : ends[k + 1]] = tile[:, own].T
-            response[ends[k] : ends[k + 1]] = values[own]
-        return design, response
+            found[:, ends[k] : ends[k + 1]] = values[:, own]
+        return design, found
+
+    @property
+    def buffer_rows(self) -> int:
+        """Rows that are shuffled together: those of some tiles, as many as the shape of the table says."""
+        return min(self.num_rows, BUFFER_TILES * self.tile_rows)
+
+    def shuffled(self, seed: int, epoch: int) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """One pass in a random order: rows (n, columns), their numbers (`num_numbers`, n), and the order to take them.
+
+        Units of the source come in a random order, `OPEN_UNITS` of them by turns; what they give fills a buffer of
+        `buffer_rows`, whose rows are then taken in a random order. All of it is a function of the seed, the number of
+        the pass and the layout of the source.
+        """
+        self.check_stamps()
+        buffers = self._buffers(np.random.default_rng((seed, _SHUFFLES, epoch)))
+        yield from read_ahead(buffers) if self.ahead else buffers
+
+    def _buffers(self, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        most, done, filled = self.buffer_rows, 0, 0
+        design, table = self._empty(most)
+        for chunk in self._mixed(rng, max(1, most // (2 * OPEN_UNITS))):
+            start = 0
+            while start < len(chunk):
+                if done >= self.num_rows:
+                    self._changed(done + len(chunk))
+                stop = min(len(chunk), start + most - filled)
+                into = slice(filled, filled + stop - start)
+                self._fill(design[into], table[:, into], chunk, start, stop)
+                filled, done, start = into.stop, done + stop - start, stop
+                if filled == most:
+                    yield design, table, rng.permutation(most)
+                    (design, table), filled = self._empty(most), 0
+        if done != self.num_rows:
+            self._changed(done)
+        if filled:
+            yield design[:filled], table[:, :filled], rng.permutation(filled)
+
+    def _empty(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        return np.empty((count, self.shape[1]), self.dtype), np.empty((self.num_numbers, count), self.dtype)
+
+    def _mixed(self, rng: np.random.Generator, rows: int) -> Iterator[Chunk]:
+        """The chunks of all units, those of a few at a time by turns."""
+        units = self.source.units(self.tile_rows)
+        waiting = [units[place] for place in rng.permutation(len(units))][::-1]
+        reading: list[Iterator[Chunk]] = []
+        while reading or waiting:
+            while waiting and len(reading) < OPEN_UNITS:
+                reading.append(self.source.read(waiting.pop(), rows))
+            for unit in list(reading):
+                chunk = next(unit, None)
+                if chunk is None:
+                    reading.remove(unit)
+                else:
+                    yield chunk
+
+    def _fill(self, design: np.ndarray, table: np.ndarray, chunk: Chunk, start: int, stop: int) -> None:
+        if self.intercept:
+            design[:, 0] = 1
+        if not isinstance(chunk.columns, list) and self.plain:
+            design[:, int(self.intercept) :] = chunk.columns[start:stop]
+        else:
+            for place, values in self.encoded(chunk, start, stop):
+                design[:, place] = values
+        for place, values in enumerate(self.numbers_of(chunk, start, stop)):
+            table[place] = values
+
+    def weighted_moments(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """Weighted means and deviations of the features, and the logarithm of the rate of counts: one pass."""
+        first, total, left = int(self.intercept), np.zeros(3), self.num_rows
+        sums = np.zeros((2, self.shape[1] - first))
+        for design, table in self.tiles():
+            own, given = design[first:, :left].astype(np.float64), table[:, :left].astype(np.float64)
+            weight = np.ones(given.shape[1]) if self.weights is None else given[-1]
+            shift = np.zeros(given.shape[1]) if self.offset is None else given[1]
+            away = own - self.centres[:, None]
+            sums += np.stack([away @ weight, away**2 @ weight])
+            total += [weight.sum(), weight @ given[0], weight @ np.exp(shift)]
+            left -= design.shape[1]
+        mean, rate = sums[0] / total[0], float(np.log((total[1] + 0.5) / total[2]))  # half a count: never log 0
+        return self.centres + mean, np.sqrt(np.maximum(sums[1] / total[0] - mean**2, 0.0)), rate
+
+
+class ShuffledRows:
+    """Batches of rows at places of an endless row of passes, each of them all rows once, in an order of its own.
+
+    Reading goes on where the last batch ended; a place before that, or in another pass, begins that pass again.
+    """
+
+    def __init__(self, rows: EncodedRows, seed: int) -> None:
+        needed = BLOCKS_HELD * rows.buffer_rows * rows.shape[1] * np.dtype(rows.dtype).itemsize
+        if needed > rows.memory:
+            raise ValueError(
+                f"memory={rows.memory} bytes do not hold the rows that are shuffled together: make the target with "
+                f"memory={needed} or more. The buffer is of the table's shape, so that its order is the same for all."
+            )
+        self.rows, self.seed = rows, seed
+        self._epoch, self._first, self._buffers = -1, 0, iter(())
+        self._design, self._table, self._order = None, None, np.zeros(0, int)
+
+    def take(self, place: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """`count` rows (count, columns) from `place` on, and their numbers (`num_numbers`, count)."""
+        designs, tables, end = [], [], place + count
+        while place < end:
+            self._seek(place)
+            at = place - self._epoch * self.rows.num_rows - self._first
+            own = self._order[at : at + end - place]
+            designs.append(self._design[own])  # pyright: ignore[reportOptionalSubscript]
+            tables.append(self._table[:, own])  # pyright: ignore[reportOptionalSubscript]
+            place += len(own)
+        return np.concatenate(designs), np.concatenate(tables, axis=1)
+
+    def _seek(self, place: int) -> None:
+        """The buffer that has the row at `place`."""
+        epoch, inside = divmod(place, self.rows.num_rows)
+        if epoch != self._epoch or inside < self._first:
+            self.close()
+            self._epoch, self._buffers = epoch, self.rows.shuffled(self.seed, epoch)
+        while inside >= self._first + len(self._order):
+            self._first += len(self._order)
+            self._design = self._table = None  # or it would be there while the next is waited for
+            self._design, self._table, self._order = next(self._buffers)
+            if self._first + len(self._order) == self.rows.num_rows:
+                for _ in self._buffers:  # none: the end of the pass is where rows too many would be found
+                    pass
+
+    def close(self) -> None:
+        """Stop reading; another batch begins its pass anew."""
+        close = getattr(self._buffers, "close", None)
+        if close is not None:
+            close()
+        self._epoch, self._first, self._order = -1, 0, np.zeros(0, int)
+        self._design = self._table = None
+
+
+def row_tables(chunk: Chunk, start: int, stop: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The offsets of these rows, with the logarithms of their exposures, and their weights, in float64."""
+    given = {kind: numbers(raw[start:stop]).astype(np.float64) for kind, raw in chunk.extras.items()}
+    offset = given.get("offset")
+    if "exposure" in given:
+        offset = np.log(given["exposure"]) + (0.0 if offset is None else offset)
+    return offset, given.get("weights")
 
 
 class _Buffer:
@@ -188,7 +352,7 @@ class _Buffer:
 
     def __init__(self, columns: int, size: int, count: int, rows: EncodedRows) -> None:
         self.design = np.empty((count, columns, size), rows.dtype)
-        self.response = np.empty((count, size), rows.dtype)
+        self.numbers = np.empty((count, rows.num_numbers, size), rows.dtype)
         self.rows, self.size, self.filled, self.room = rows, size, 0, count * size
         if rows.intercept:
             self.design[:, 0] = 1
@@ -209,15 +373,15 @@ class _Buffer:
             for place, values in self.rows.encoded(chunk, start, stop):
                 for tile, into, out in pieces:
                     self.design[tile, place, into] = values[out]
-        response = self.rows.response_of(chunk, start, stop)
-        for tile, into, out in pieces:
-            self.response[tile, into] = response[out]
+        for place, values in enumerate(self.rows.numbers_of(chunk, start, stop)):
+            for tile, into, out in pieces:
+                self.numbers[tile, place, into] = values[out]
         self.filled, self.room = self.filled + stop - start, self.room - (stop - start)
 
     def mark(self, before: int) -> int:
-        """A check sum that a pass over other rows would not have: of the responses, and of a column of every tile."""
-        for design, response in zip(self.design, self.response, strict=True):
-            before = zlib.crc32(response.data, zlib.crc32(design[before % len(design)].data, before))
+        """A check sum that a pass over other rows would not have: of the numbers, and of a column of every tile."""
+        for design, table in zip(self.design, self.numbers, strict=True):
+            before = zlib.crc32(table.data, zlib.crc32(design[before % len(design)].data, before))
         return before
 
     def pad(self) -> None:
@@ -225,4 +389,4 @@ class _Buffer:
         tile, inside = divmod(self.filled, self.size)
         if inside:
             self.design[tile, int(self.rows.intercept) :, inside:] = 0
-            self.response[tile, inside:] = self.response[tile, inside - 1]
+            self.numbers[tile, :, inside:] = self.numbers[tile, :, inside - 1 : inside]

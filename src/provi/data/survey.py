@@ -1,14 +1,15 @@
 """The first pass over a table larger than memory: rows counted and checked, levels, means and scales learnt."""
 
 import dataclasses
-from collections.abc import Callable, Collection
+import zlib
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from provi.core.limits import STREAM_MEMORY
 from provi.data.blocks import Chunk, StreamError, column_of, is_number, numbers
-from provi.data.encoded_rows import EncodedRows
+from provi.data.encoded_rows import EncodedRows, row_tables
 from provi.data.encoding import EncodedColumn
 from provi.data.tables import MISSING, printable
 
@@ -172,7 +173,7 @@ def survey(
         raise ValueError(f"categorical: there is no column {absent[0]!r} among those used.")
     about: list[Any] = []
     response: Any = None
-    rows, seen, kinds = 0, Responses(), set()
+    rows, seen, kinds, tables = 0, Responses(), set(), RowTables()
     for chunk in source.chunks(max(256, _NUMBERS // len(source.names))):
         if not about:
             about = [_about(source, chunk, k, name, categorical) for k, name in enumerate(source.names)]
@@ -191,9 +192,12 @@ def survey(
             response.learn(chunk.response, chunk)
         else:
             _check_response(chunk, source.target, seen, check)
+        tables.learn(chunk, source.extras)
         rows += len(chunk)
     if rows == 0:
         raise ValueError(f"{source.words} has no rows.")
+    if tables.weights is not None and not tables.weights[1] > 0:
+        raise ValueError(f"{source.words}: {_WEIGHTS}")
     kept = [k for k, learnt in enumerate(about) if not (drop_constant and _is_constant(learnt))]
     if len(kept) < len(about):
         if not kept:
@@ -229,8 +233,51 @@ def survey(
         spreads=np.array(spreads),
         memory=memory,
         ahead=ahead,
+        offset=tables.offset,
+        weights=tables.weights,
+        table_mark=tables.mark,
         stamps=stamps,
     )
+
+
+_WEIGHTS = "weights must not be negative, nor all zero: they say how often a row counts."
+
+
+class RowTables:
+    """The ends of the offsets and of the weights, and check sums; what they must not be is an error."""
+
+    def __init__(self) -> None:
+        self.offset: tuple[float, float] | None = None
+        self.weights: tuple[float, float] | None = None
+        self.mark = 0, 0
+
+    def learn(self, chunk: Chunk, names: Mapping[str, str]) -> None:
+        """From some more rows; `names`: of the columns, by kind."""
+        for kind, name in names.items():
+            if not is_response(chunk.extras[kind]):
+                raise StreamError(f"{chunk.place}: column {name!r} is the {kind}, and must hold numbers.")
+            values = numbers(chunk.extras[kind]).astype(np.float64)
+            if not np.isfinite(values).all():
+                _refuse_entry(chunk, name, values)
+            wrong = {"exposure": values <= 0, "weights": values < 0}.get(kind, np.zeros(0, bool))
+            if wrong.any():
+                smallest = f"exposure must be positive; its smallest entry is {values.min():g}."
+                said = _WEIGHTS if kind == "weights" else smallest
+                raise StreamError(f"{chunk.at(int(np.argmax(wrong)))}, column {name!r}: {said}")
+        found = row_tables(chunk, 0, len(chunk))
+        self.offset, self.weights = _wider(self.offset, found[0]), _wider(self.weights, found[1])
+        before, after = (
+            crc if table is None else zlib.crc32(table.tobytes(), crc)
+            for table, crc in zip(found, self.mark, strict=True)
+        )
+        self.mark = before, after
+
+
+def _wider(ends: tuple[float, float] | None, values: np.ndarray | None) -> tuple[float, float] | None:
+    if values is None:
+        return None
+    low, high = (np.inf, -np.inf) if ends is None else ends
+    return min(low, float(values.min())), max(high, float(values.max()))
 
 
 def is_response(raw: Any) -> bool:

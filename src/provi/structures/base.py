@@ -157,6 +157,11 @@ class AbstractStructure(abc.ABC):
         del point, seed
         return None
 
+    def fed(self, algorithm: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+        """An algorithm of the user's choice as it is run, and options of `runtime.run`: what it is fed, if anything."""
+        del seed
+        return algorithm, {}
+
     def check_member(self, point: Any) -> None:
         """`ValueError` unless `point` means the same distribution for this target as where it comes from."""
         del point

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -10,7 +11,12 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from provi.algorithms.natural.natural_gradient import NaturalGradient, first_location, precision_of
+from provi.algorithms.natural.natural_gradient import (
+    NaturalGradient,
+    exact_negative_elbo,
+    first_location,
+    precision_of,
+)
 from provi.certificates.bounds import GapBound
 from provi.certificates.build import Evidence, Query
 from provi.certificates.comparison import linear_difference_bound
@@ -22,12 +28,13 @@ from provi.core.limits import Clock
 from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
 from provi.families.location_scale import Gaussian, LocationScale, Point
+from provi.runtime.loop import estimate_elbo
 from provi.runtime.record import Outcome
 from provi.runtime.run import Run, run, uninterrupted
 from provi.structures.base import AbstractStructure, Answer, Difference, Request, measured_gradients, within
 from provi.structures.stopping import CERTIFICATE_PASSES, run_proven
 from provi.targets.base import AbstractTarget, Constants
-from provi.targets.linear_model import AbstractLinearModel, fast_products
+from provi.targets.linear_model import AbstractLinearModel, BatchFeed, fast_products
 
 LARGEST_LINEAR = 2000
 """Dimensions above which the d x d matrices of the method and of its bounds are not formed."""
@@ -47,7 +54,13 @@ SAMPLE_GAP, MOST_SAMPLE_STEPS = 0.05, 12
 """Nats a dimension at which the sample is done with: the sample itself is off by half of `LARGEST_STRIDE`."""
 
 
-_NO_DISTANCE = "left out, as the rows are read in blocks, and its draws would take thousands of passes over them"
+STREAMED_DISTANCE = 1e7
+"""Numbers in rows that are read in blocks up to which a fit bounds the distance to the posterior, in some seconds."""
+
+_NO_DISTANCE = (
+    "left out of a fit of so many rows, as it takes some passes over them with products at hundreds of points; "
+    "provi.certify(target, fit).kl computes it"
+)
 
 
 class Linear(AbstractStructure):
@@ -139,7 +152,11 @@ class Linear(AbstractStructure):
         bounds = linear_model_bounds(model, self.family, point) if query.known is None else query.known
         refuted = refuted_link(model, point)
         distance, obstacle = None, None
-        if model.stream is not None:
+        streamed = model.stream is not None
+        long = streamed and model.num_terms * model.dim > STREAMED_DISTANCE
+        if streamed and not isinstance(self.family.base, Normal):
+            obstacle = "of rows that are read in blocks there is one for Gaussian families only"
+        elif long and query.wanted is not None:
             obstacle = _NO_DISTANCE
         elif refuted is None:
             distance = Deferred(
@@ -150,14 +167,74 @@ class Linear(AbstractStructure):
                     point,
                     confidence=query.confidence,
                     seed=query.seed,
-                )
+                ),
+                quick=not long,
             )
         return Evidence(bounds, distance, refuted, len(bounds), obstacle=obstacle)
+
+    def fed(self, algorithm: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+        """Of rows that are read in blocks, batches come from shuffled passes, and the ELBO is recorded twice only."""
+        found = None if self.model.stream is None else streamed_batches(algorithm, self.model.num_terms)
+        if found is None:
+            return algorithm, {}
+        algorithm, size, place = found
+        return algorithm, {"feed": BatchFeed(self.model, size, seed, place), "num_records": 1}
+
+    def elbo(self, key: Any, point: Point, draws: int) -> tuple[Any, Any]:
+        """Exact where rows are read in blocks: each draw would be a pass."""
+        if self.model.stream is None or self.family.scale == "low_rank":
+            return estimate_elbo(key, self.target, self.family, point, draws)
+        rule = NaturalGradient().resolve(self.model, self.family).rule
+        return -np.asarray(exact_negative_elbo(self.model, self.family, point, rule)), np.zeros(())
 
     def difference(self, point: Point, other: Point, *, delta: float, seed: int) -> Difference:
         """Without draws."""
         del delta, seed
         return Difference(*linear_difference_bound(self.model, self.family, point, other), deterministic=True)
+
+
+def streamed_batches(algorithm: Any, num_terms: int) -> tuple[Any, int, Callable[[int], int]] | None:
+    """An algorithm whose steps take all rows that they are fed, how many, and where in the passes a step's begin.
+
+    None where it draws no batches, or single rows in a way that a stream does not know.
+    """
+    # Imported here: a default fit has no batches.
+    from provi.algorithms.natural.pgsvi import PGSVI, FixedBatch
+    from provi.algorithms.proximal.stochastic_proximal import Fed
+    from provi.schedules.sampling import ReshuffledSampling
+
+    if isinstance(algorithm, PGSVI):
+        rule = algorithm.batch_size
+        for wrong, words in (
+            (not isinstance(rule, FixedBatch), "batch_size must be a number"),
+            (algorithm.sampling != "reshuffled", "sampling must be 'reshuffled'"),
+            (algorithm.halve_on_stall, "halve_on_stall must be left out"),
+        ):
+            if wrong:
+                raise ValueError(f"{words} where rows are read in blocks, which come in shuffled passes.")
+        size, rho = check_batch("batch_size", rule.size, num_terms), algorithm.rho
+        if rho is not None:  # beta = rho M/N, of which a batch by itself does not know
+            algorithm = dataclasses.replace(algorithm, rho=None, step_size=float(rho) * size / num_terms)
+        whole = num_terms // size  # as in memory, the rest of a pass is left out
+        return algorithm, size, lambda step: step // whole * num_terms + step % whole * size
+    sampling = getattr(algorithm, "data_sampling", None)
+    if sampling is None:
+        return None
+    if not isinstance(sampling, ReshuffledSampling):
+        raise ValueError(
+            f"data_sampling={type(sampling).__name__} draws single rows, and these are read in blocks, in shuffled "
+            f"passes: use data_sampling=provi.schedules.ReshuffledSampling(batch)."
+        )
+    size = check_batch("data_sampling.batch", sampling.batch, num_terms)
+    make: Any = Fed
+    return make(dataclasses.replace(algorithm, data_sampling=None), size), size, lambda step: step * size
+
+
+def check_batch(name: str, size: int, num_terms: int) -> int:
+    """A `ValueError` for more rows than there are."""
+    if size > num_terms:
+        raise ValueError(f"{name} is {size}, but there are {num_terms} data. Take at most {num_terms}.")
+    return size
 
 
 def _recognised(target: AbstractTarget) -> AbstractLinearModel | None:

@@ -33,8 +33,9 @@ from provi.targets.base import (
 from provi.targets.data import default_names
 from provi.targets.likelihoods.base import AbstractLikelihood, Batch
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
+from provi.targets.likelihoods.rows import RowLikelihood
 from provi.targets.priors import GaussianPrior
-from provi.targets.row_sums import Rows, block_size, sum_over_rows
+from provi.targets.row_sums import RowNumbers, Rows, block_size, sum_over_rows
 from provi.targets.streaming import RowStream
 
 _STREAM = 2**31 - 3  # of the seed: not the one that drew the parameters
@@ -93,7 +94,7 @@ class AbstractLinearModel(AbstractRowModel):
     prior: eqx.AbstractVar[GaussianPrior]
     names: eqx.AbstractVar[tuple[str, ...] | None]
 
-    def link_potential(self, eta: Batch, y: Batch) -> Batch:
+    def link_potential(self, eta: Batch, y: Any) -> Batch:
         """-log p(y | eta), entry by entry, normalised over y."""
         return self.likelihood.potential(eta, y)
 
@@ -112,11 +113,11 @@ class AbstractLinearModel(AbstractRowModel):
         """A bound on the error of one term's mean, as `gaussian_moments` computes it."""
         return self.likelihood.value_error_given(self.response)
 
-    def gaussian_moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
+    def gaussian_moments(self, mean: Batch, variance: Batch, y: Any) -> LinkMoments:
         """E t, E t' and E t'' for eta ~ N(mean, variance), one a data term."""
         return self.likelihood.moments(mean, variance, y)
 
-    def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
+    def moment_errors(self, mean: Batch, variance: Batch, y: Any) -> MomentErrors:
         """Bounds on the errors of `gaussian_moments`."""
         return self.likelihood.moment_errors(mean, variance, y)
 
@@ -191,7 +192,8 @@ class AbstractLinearModel(AbstractRowModel):
 
     def value_and_gradient(self, z: Vector) -> tuple[Scalar, Vector]:
         """The potential and its gradient; a large float32 table on a GPU is read once, not twice."""
-        if self.has_variance_offset or self.division is not None or not fast_products(self):
+        own = isinstance(self.response, RowNumbers)
+        if own or self.has_variance_offset or self.division is not None or not fast_products(self):
             return super().value_and_gradient(z)
         from provi.core.row_kernels import compiles, gradient_sums  # for a GPU only
 
@@ -245,8 +247,8 @@ class AbstractLinearModel(AbstractRowModel):
         count = self.num_terms // stride
         places = stride * np.arange(count) + np.random.default_rng(seed).integers(stride, size=count)
         if stream is not None:
-            rows = tuple(device_array(x, self.dtype) for x in stream.rows.sample(places))
-            return eqx.tree_at(lambda model: (model.design, model.response), self, rows, is_leaf=_is_stream)
+            design, numbers = (device_array(x, self.dtype) for x in stream.rows.sample(places))
+            return with_rows(self, design, stream.responses(numbers))
         design, response = (_chosen(x, device_array(places)) for x in data[:2])
         sample = eqx.tree_at(lambda model: (model.design, model.response), self, (design, response))
         return sample if self.division is None else local(undivided(sample)[0])  # small enough for one device
@@ -291,6 +293,46 @@ def fast_products(target: AbstractLinearModel) -> bool:
     from provi.core.row_kernels import supported  # brings a compiler of its own
 
     return supported(target.design)
+
+
+def with_rows(target: AbstractLinearModel, design: Any, response: Any) -> AbstractLinearModel:
+    """The model of a stream with some of its rows, in memory, instead."""
+    return eqx.tree_at(lambda model: (model.design, model.response), target, (design, response), is_leaf=_is_stream)
+
+
+class BatchFeed:
+    r"""Before each step, the model in memory of M rows of a stream of N, each of which counts N/M times.
+
+    Its potential is the prior's and $(N/M)\sum_B$ of the terms. `place`: where in the endless row of passes over the
+    shuffled rows (`data.encoded_rows.ShuffledRows`) the batch of a step begins.
+    """
+
+    def __init__(self, target: AbstractLinearModel, size: int, seed: int, place: Callable[[int], int]) -> None:
+        from provi.data.encoded_rows import ShuffledRows  # models of arrays do without what reads tables
+
+        stream: Any = target.stream
+        self.shuffled, self.size, self.place = ShuffledRows(stream.rows, seed), size, place
+        self.share = np.asarray(target.num_terms / size, target.dtype)
+        known: Any = target.likelihood
+        make: Any = RowLikelihood
+        ends = stream.rows.weights or (1.0, 1.0)
+        likelihood = make(
+            known.plain,
+            target.response,
+            None if stream.rows.offset is None else known.offset,
+            device_array(self.share * np.asarray(ends, target.dtype)),
+        )
+        self.target = eqx.tree_at(lambda model: model.likelihood, target, likelihood)
+
+    def __call__(self, target: Any, step: int) -> AbstractLinearModel:
+        """The batch of this step; `target` is the whole, and not looked at."""
+        del target
+        design, numbers = self.shuffled.take(self.place(step), self.size)
+        given = self.target.stream.responses(numbers)  # pyright: ignore[reportOptionalMemberAccess]
+        given = given if isinstance(given, RowNumbers) else RowNumbers(given)
+        weight = self.share * (np.ones_like(given.value) if given.weight is None else given.weight)
+        whole = RowNumbers(*(None if x is None else device_array(x) for x in (given.value, given.offset, weight)))
+        return with_rows(self.target, device_array(design), whole)
 
 
 def _is_stream(node: Any) -> bool:

@@ -1,7 +1,7 @@
 """Bayesian regressions: y_n ~ p(y | x_n' z) with z ~ N(m, S), for one likelihood each or for any log-concave one."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -17,7 +17,7 @@ from provi.targets.likelihoods.base import AbstractLikelihood
 from provi.targets.likelihoods.bernoulli import BernoulliLogit, BernoulliProbit
 from provi.targets.likelihoods.gaussian import GaussianNoise
 from provi.targets.likelihoods.poisson import Poisson
-from provi.targets.likelihoods.rows import RowLikelihood, read_rows
+from provi.targets.likelihoods.rows import RowLikelihood, of_responses, read_rows
 from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.priors import GaussianPrior, gaussian_prior
 from provi.targets.streaming import RowStream, block_stream, parquet_stream
@@ -53,6 +53,9 @@ class AbstractRegression(AbstractLinearModel):
         dtype: Any = None,
         memory: int = STREAM_MEMORY,
         prefetch: bool = True,
+        offset: Any = None,
+        exposure: Any = None,
+        weights: Any = None,
         **model: Any,
     ) -> _Model:
         """The model of a table in Parquet or Arrow files that may be larger than memory.
@@ -72,12 +75,15 @@ class AbstractRegression(AbstractLinearModel):
         - `dtype`: float32 or float64; default float32 where all numbers of the files are, else float64.
         - `memory`: bytes of the data that may be in memory at once, 512 MiB unless told; a program with JAX and
             Arrow takes some 500 MiB besides. - `prefetch`: read the next block while one is computed with.
+        - `offset`, `exposure`, `weights`: columns that hold, for each row, what the arguments of the class of these
+            names do: what is added to the predictor, what counts are in proportion to, how often the row counts.
         - `model`: the other arguments of the class: `prior_scale=`, `noise_scale=`, `likelihood=`, ...
         """
-        check, options = _streamed(cls, model), {"positive": positive, "ahead": prefetch, "memory": memory}
+        extras = {"offset": offset, "exposure": exposure, "weights": weights}
+        likelihood, options = _streamed(cls, model), {"positive": positive, "ahead": prefetch, "memory": memory}
         options |= {"categorical": categorical, "standardise": standardise, "intercept": intercept, "dtype": dtype}
         make: Any = cls
-        return make(parquet_stream(path, target, columns, check, **options), None, **model)
+        return make(parquet_stream(path, target, columns, likelihood, extras, **options), None, **model)
 
     @classmethod
     @double_precision
@@ -92,6 +98,9 @@ class AbstractRegression(AbstractLinearModel):
         dtype: Any = None,
         memory: int = STREAM_MEMORY,
         prefetch: bool = True,
+        offset: Any = None,
+        exposure: Any = None,
+        weights: Any = None,
         **model: Any,
     ) -> _Model:
         """The model of arrays that are mapped from disk, or of blocks that a function yields.
@@ -101,21 +110,24 @@ class AbstractRegression(AbstractLinearModel):
         - `X`, `y`: arrays such as `np.load("X.npy", mmap_mode="r")`, or paths of .npy files, which are mapped. Or `X`
             is a function without arguments, and each call of it yields the same pairs (X_block, y_block) from the
             beginning: a pass that gives other rows than the one before is an error.
-        - `names`: of the columns. - the others: as for `from_parquet`.
+            A third item of the tuples may be a dictionary with arrays for any of "offset", "exposure" and "weights".
+        - `names`: of the columns. - `offset`, `exposure`, `weights`: one number for each row (an array or the path of a
+            .npy file) or one for all, as for the class. - the others: as for `from_parquet`.
         """
-        check, options = _streamed(cls, model), {"ahead": prefetch, "memory": memory, "dtype": dtype}
+        extras = {"offset": offset, "exposure": exposure, "weights": weights}
+        likelihood, options = _streamed(cls, model), {"ahead": prefetch, "memory": memory, "dtype": dtype}
         options |= {"standardise": standardise, "intercept": intercept}
         make: Any = cls
-        return make(block_stream(X, y, names, check, **options), None, **model)
+        return make(block_stream(X, y, names, likelihood, extras, **options), None, **model)
 
     @property
     def offset(self) -> Any:
-        """o: the predictor of row n is x_n' z + o_n; None for zero."""
+        """o: the predictor of row n is x_n' z + o_n; None for zero. Of rows read in blocks, the extreme ones."""
         return self.likelihood.offset if isinstance(self.likelihood, RowLikelihood) else None
 
     @property
     def weights(self) -> Any:
-        """w: the term of row n counts w_n times; None for once."""
+        """w: the term of row n counts w_n times; None for once. Of rows read in blocks, the extreme ones."""
         return self.likelihood.weights if isinstance(self.likelihood, RowLikelihood) else None
 
 
@@ -361,20 +373,31 @@ class _Rows(NamedTuple):
 
     def read(self, model: AbstractRegression, likelihood: AbstractLikelihood) -> tuple[Any, Float[Array, " terms"]]:
         """The likelihood of the rows and their responses, once the design is there."""
-        stream = model.stream
-        if stream is not None:
-            return likelihood, device_array(np.asarray(stream.rows.responses, model.dtype))
+        if model.stream is not None:
+            return self._of_stream(model, likelihood)
         found, response = read_rows(
             likelihood, self.y, model.num_terms, self.offset, self.exposure, self.weights, model.dtype
         )
         return found, device_array(np.asarray(response, model.dtype))
 
+    def _of_stream(self, model: AbstractRegression, likelihood: Any) -> tuple[Any, Float[Array, " values"]]:
+        """The likelihood of rows that are read in blocks, and the extreme responses."""
+        if not (self.offset is self.weights is self.exposure is None):
+            raise ValueError("offset=, exposure= and weights= are those of the stream: give them where it is made.")
+        rows = model.stream.rows  # pyright: ignore[reportOptionalMemberAccess]
+        response = device_array(np.asarray(rows.responses, model.dtype))
+        if rows.num_numbers == 1:
+            return likelihood, response
+        likelihood = of_responses(likelihood, rows.responses, rows.weights is not None)
+        ends = (None if x is None else device_array(np.asarray(x, model.dtype)) for x in (rows.offset, rows.weights))
+        make: Any = RowLikelihood
+        return make(likelihood, response, *ends), response
 
-def _streamed(model: type[AbstractRegression], arguments: Mapping[str, Any]) -> Callable[[np.ndarray, int], Any]:
-    """What checks the responses of a streamed model, whose other arguments must be of use."""
-    for name in ("offset", "weights", "exposure", "names"):
-        if arguments.get(name) is not None:
-            raise ValueError(f"{name}= is not for rows that are read in blocks: make the target of arrays.")
+
+def _streamed(model: type[AbstractRegression], arguments: Mapping[str, Any]) -> AbstractLikelihood:
+    """The likelihood of a streamed model, whose other arguments must be of use."""
+    if arguments.get("names") is not None:
+        raise ValueError("names= is not for files, whose columns have names.")
     likelihood = arguments.get("likelihood") if model.own_likelihood is None else model.own_likelihood()
     if not isinstance(likelihood, AbstractLikelihood):
         raise ValueError(f"likelihood must be one of provi.targets.likelihoods, not {likelihood!r}.")
@@ -383,7 +406,7 @@ def _streamed(model: type[AbstractRegression], arguments: Mapping[str, Any]) -> 
             f"likelihood {type(likelihood).__name__} is log-concave on your word, which certificates test at every "
             f"row: make the target of arrays."
         )
-    return likelihood.read_response
+    return likelihood
 
 
 def read_prior(model: AbstractRegression, scale: Any, covariance: Any, mean: Any) -> GaussianPrior:

@@ -8,7 +8,6 @@ a stream as it is. What needs single rows, or all of them, is refused.
 import hashlib
 import logging
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from provi.core.arguments import check_count, tell_failure
 from provi.core.limits import STREAM_MEMORY
+from provi.targets.row_sums import RowNumbers
 
 if TYPE_CHECKING:  # models of arrays do without what reads tables
     from provi.data.encoded_rows import EncodedRows
@@ -73,15 +73,26 @@ class RowStream(eqx.Module):
         return self.rows.num_tiles
 
     def tile(self, k: Any) -> tuple[Any, Any, Any]:
-        """Tile k inside a program: its columns (dim, tile_rows), its responses, and which of its rows are real."""
+        """Tile k inside a program: its columns (dim, tile_rows), its responses, and which of its rows are real.
+
+        The responses are `RowNumbers` where rows have offsets or weights.
+        """
         size, stored = self.tile_rows, jnp.dtype(self.stored)
         words = stored.itemsize // 4
-        shapes = [jax.ShapeDtypeStruct((*shape, words), jnp.uint32) for shape in ((self.shape[1], size), (size,))]
+        tall = (self.shape[1], self.rows.num_numbers)
+        shapes = [jax.ShapeDtypeStruct((count, size, words), jnp.uint32) for count in tall]
         tables = jax.pure_callback(self.passes.tile, shapes, k)
         tables = [x[..., 0] if words == 1 else x for x in tables]
-        columns, response = (jax.lax.bitcast_convert_type(x, stored) for x in tables)
+        columns, numbers = (jax.lax.bitcast_convert_type(x, stored).astype(self.dtype) for x in tables)
         real = k * size + jnp.arange(size) < self.shape[0]
-        return columns.astype(self.dtype), response.astype(self.dtype), real
+        return columns, self.responses(numbers), real
+
+    def responses(self, numbers: Any) -> Any:
+        """What stands for the responses of rows with these numbers, (count, rows) as in `EncodedRows.tiles`."""
+        if self.rows.num_numbers == 1:
+            return numbers[0]
+        offset = None if self.rows.offset is None else numbers[1]
+        return RowNumbers(numbers[0], offset, None if self.rows.weights is None else numbers[-1])
 
     def widened(self) -> "RowStream":
         """The same rows, computed with in float64."""
@@ -95,7 +106,8 @@ class RowStream(eqx.Module):
         raise ValueError(
             f"The {self.shape[0]} rows of {self.words} are read in blocks and are never in memory at once, and this "
             f"asks for single rows or for all of them. Take a method that adds up over the rows (the default fit, its "
-            f"certificate, provi.certify), or make the target of arrays, of a sample of the rows if need be."
+            f"certificate, provi.certify) or has batches from shuffled passes (PGSVI, ProxSGD with ReshuffledSampling),"
+            f" or make the target of arrays, of a sample of the rows if need be."
         )
 
     __array__ = __getitem__ = __matmul__ = __rmatmul__ = __jax_array__ = __iter__ = _refuse
@@ -183,6 +195,8 @@ def stream_of(rows: "EncodedRows") -> RowStream:
             f"memory, as arrays."
         )
     digest = hashlib.sha256(repr((rows.shape, rows.names, str(rows.dtype), rows.labels, rows.features)).encode())
+    if rows.num_numbers > 1:
+        digest.update(repr((rows.offset, rows.weights, rows.table_mark)).encode())
     for part in (rows.centres, rows.spreads, rows.responses):
         digest.update(np.ascontiguousarray(part).tobytes())
     kind, words = str(np.dtype(rows.dtype)), rows.source.words
@@ -190,16 +204,23 @@ def stream_of(rows: "EncodedRows") -> RowStream:
 
 
 def parquet_stream(
-    path: Any, target: str, columns: Any, check: Callable[[np.ndarray, int], Any], **options: Any
+    path: Any, target: str, columns: Any, likelihood: Any, extras: Any = None, **options: Any
 ) -> RowStream:
-    """The stream of Parquet or Arrow files; the arguments are those of `AbstractRegression.from_parquet`."""
+    """The stream of Parquet or Arrow files; the arguments are those of `AbstractRegression.from_parquet`.
+
+    `extras`: the columns of offsets, exposures and weights by kind, None for those that there are none of.
+    """
     from provi.data.blocks import TableFiles, table_files, table_schema
-    from provi.data.survey import survey
 
     files = table_files(path)
-    schemas = [table_schema(file)[0] for file in files]
+    schemas, extras = [table_schema(file)[0] for file in files], _given(extras)
+    for kind, name in extras.items():
+        if not isinstance(name, str):
+            raise ValueError(f"{kind} must be the name of a column, not {name!r}.")
+        if name == target:
+            raise ValueError(f"{kind}: {target!r} is the response.")
     for file, schema in zip(files, schemas, strict=True):
-        wanted = [*(schemas[0].names if columns is None else columns), target]
+        wanted = [*(schemas[0].names if columns is None else columns), target, *extras.values()]
         for name in wanted:
             if name not in schema.names:
                 raise ValueError(f"{file} has no column {name!r}: its columns are {', '.join(schema.names[:8])}.")
@@ -208,33 +229,76 @@ def parquet_stream(
                     f"Column {name!r} is {schema.field(name).type} in {file} and {schemas[0].field(name).type} in "
                     f"{files[0]}: write the files with one schema."
                 )
-    names = tuple(name for name in schemas[0].names if name != target) if columns is None else tuple(columns)
+    others = {target, *extras.values()}
+    names = tuple(name for name in schemas[0].names if name not in others) if columns is None else tuple(columns)
     if target in names:
         raise ValueError(f"columns: {target!r} is the response, and cannot explain itself.")
     if not names:
         raise ValueError(f"No columns are left beside the response {target!r}.")
-    return stream_of(survey(TableFiles(files, names, target), check, **_checked(options)))
+    return _surveyed(TableFiles(files, names, target, extras), likelihood, options)
 
 
-def block_stream(X: Any, y: Any, names: Any, check: Callable[[np.ndarray, int], Any], **options: Any) -> RowStream:
+def block_stream(X: Any, y: Any, names: Any, likelihood: Any, extras: Any = None, **options: Any) -> RowStream:
     """The stream of arrays, or of what a function yields; the arguments are those of `from_blocks`."""
-    from provi.data.blocks import ArrayRows, YieldedRows
-    from provi.data.survey import survey
+    from provi.data.blocks import ArrayRows
 
+    extras = _given(extras)
     if callable(X):
-        if y is not None:
-            raise ValueError("y must not be given where X is a function: it yields pairs (X_block, y_block).")
-        function: Any = X
-        first = next(iter(function()), None)
-        if not isinstance(first, tuple) or len(first) != 2 or np.ndim(first[0]) != 2:
-            raise ValueError("X is a function and must yield pairs (X_block, y_block), with X_block of two axes.")
-        source: Any = YieldedRows(X, _names(names, np.shape(first[0])[1]))
+        for name in ("y",) if y is not None else extras:
+            raise ValueError(
+                f"{name} must not be given where X is a function: it yields pairs (X_block, y_block), or (X_block, "
+                f'y_block, {{"weights": ...}}) with arrays for any of offset, exposure and weights.'
+            )
+        source: Any = _yielded(X, names)
     else:
         X, y = _array("X", X, 2), _array("y", y, 1)
+        tables = {kind: _row_table(kind, table, len(X)) for kind, table in extras.items()}
         if len(X) != len(y):
             raise ValueError(f"y has length {len(y)}, but X has {len(X)} rows.")
-        source = ArrayRows(X, y, _names(names, X.shape[1]))
+        source = ArrayRows(X, y, _names(names, X.shape[1]), tables)
+    return _surveyed(source, likelihood, options)
+
+
+def _surveyed(source: Any, likelihood: Any, options: dict[str, Any]) -> RowStream:
+    """The stream of a source after its first pass, in which the likelihood checks the responses."""
+    from provi.data.survey import survey
+    from provi.targets.likelihoods.rows import check_exposure, of_responses  # likelihoods import what knows streams
+
+    if "exposure" in source.extras:
+        check_exposure(likelihood)
+
+    def check(y: np.ndarray, length: int) -> Any:
+        return of_responses(likelihood, y, "weights" in source.extras).read_response(y, length)
+
     return stream_of(survey(source, check, **_checked(options)))
+
+
+def _given(extras: dict[str, Any] | None) -> dict[str, Any]:
+    return {kind: given for kind, given in (extras or {}).items() if given is not None}
+
+
+def _yielded(function: Any, names: Any) -> Any:
+    """The rows that a function yields; the first block says how many columns there are, and which numbers."""
+    from provi.data.blocks import YieldedRows, yielded_parts
+
+    first = next(iter(function()), None)
+    if not isinstance(first, tuple) or len(first) not in (2, 3) or np.ndim(first[0]) != 2:
+        raise ValueError(
+            "X is a function and must yield pairs (X_block, y_block), with X_block of two axes; a third item may be a "
+            "dictionary of offsets, exposures or weights."
+        )
+    kinds = tuple(yielded_parts(first, "block 0")[2])
+    return YieldedRows(function, _names(names, np.shape(first[0])[1]), kinds)
+
+
+def _row_table(kind: str, given: Any, length: int) -> Any:
+    """One number for each row, an array that may be mapped from disk; a single number is that of all."""
+    if isinstance(given, int | float | np.number) and not isinstance(given, bool):
+        return np.broadcast_to(np.asarray(given, np.float64), (length,))
+    table = _array(kind, given, 1)
+    if len(table) != length:
+        raise ValueError(f"{kind} has length {len(table)}, but must have length {length}: one for each row of X.")
+    return table
 
 
 def _array(name: str, given: Any, axes: int) -> Any:

@@ -198,6 +198,12 @@ def evaluate(
     return Evaluation(negative_elbo, likelihood, slope, (curvature + curvature.T) / 2)
 
 
+@instant_jit
+def exact_negative_elbo(target: AbstractLinearModel, family: LocationScale, point: Point, rule: Any = None) -> Scalar:
+    """In one pass over the data; `rule`: of another base than the normal (`line_arguments`)."""
+    return evaluate(target, family, point, rule, target.prior.whitener(), jnp.ones((), bool)).negative_elbo
+
+
 def _projections(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
     """x_n'm and |C'x_n|^2 of every row."""
     product = jnp.dot(design, root, precision=jax.lax.Precision.HIGHEST)

@@ -56,13 +56,13 @@ Batch = Float[Array, " batch"]
 
 
 def drawn_moments(
-    key: RandomKey, likelihood: AbstractLikelihood, mean: Batch, variance: Batch, y: Batch, num: int, estimator: str
+    key: RandomKey, likelihood: AbstractLikelihood, mean: Batch, variance: Batch, y: Any, num: int, estimator: str
 ) -> LinkMoments:
     """Means over `num` draws, fresh ones for each datum; `estimator` is one of `ESTIMATORS`."""
     noise = jax.random.normal(key, (num, *mean.shape), mean.dtype)
     spread = jnp.sqrt(variance)
     eta = mean[None, :] + spread[None, :] * noise
-    responses = jnp.tile(y, num)
+    responses = jax.tree.map(lambda x: jnp.tile(x, num), y)
 
     def potential(flat: Any) -> Any:
         return likelihood.potential(flat, responses)
@@ -220,6 +220,7 @@ class PGSVI(AbstractAlgorithm):
     With `GaussianProcess(..., stream=True)` memory is O(N (r + M)), r <= 512, and a step is conjugate gradients with M
     columns, then with one: N^2 covariances computed anew and 2N^2 M operations a product, none of the former kind for M
     columns where the low rank r suffices. No ELBO is recorded on the way; that of the end is an estimate.
+    Of rows that are read in blocks batches come from shuffled passes, by the host (docs/large-data.md).
     `gradient_evaluations` counts data looked at. A negative Monte-Carlo $\hat\gamma$ may push a site below
     zero: it is clipped there and counted in `state.clipped`.
     """

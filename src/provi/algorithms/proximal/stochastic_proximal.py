@@ -17,6 +17,8 @@ import numpy as np
 from equinox import AbstractVar
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
+from provi.algorithms.guarantee import Guarantee
+from provi.algorithms.natural.natural_gradient import NaturalGradient, exact_negative_elbo
 from provi.core.arguments import check_positive
 from provi.core.tree import add_scaled, squared_norm, subtract
 from provi.core.types import Count, RandomKey, Scalar
@@ -129,6 +131,46 @@ class AbstractStochasticProximal(AbstractAlgorithm):
 
     def output(self, state):
         return self.averaging.value(state.average, state.point)
+
+
+class Fed(AbstractAlgorithm):
+    """A method whose batches the host draws (`runtime`'s feed): `inner` sees all rows of the target that it is fed.
+
+    An ELBO that is recorded is exact, of one pass over the whole `target`: each draw of an estimate would be one.
+    `batch`: rows of what it is fed, by which a checkpoint knows the run.
+    """
+
+    inner: Any
+    batch: int = eqx.field(static=True)
+    target: Any = None
+    family: Any = None
+    rule: Any = None
+    guarantee: Guarantee | None = eqx.field(static=True, default=None)
+
+    def resolve(self, target, family):
+        if family.scale == "low_rank":
+            raise ValueError(
+                "Of a low-rank scale there is no ELBO by a pass over rows that are read in blocks: use "
+                "scale='diagonal' or 'triangular'."
+            )
+        rule = NaturalGradient().resolve(target, family).rule
+        return Fed(self.inner.resolve(target, family), self.batch, target, family, rule)
+
+    def init(self, point):
+        return self.inner.init(point)
+
+    def step(self, key, state, target, family, shrink):
+        return self.inner.step(key, state, target, family, shrink)
+
+    def cost_at(self, step):
+        return self.inner.cost_at(step)
+
+    def output(self, state):
+        return self.inner.output(state)
+
+    def recorded_elbo(self, state):
+        value = exact_negative_elbo(self.target, self.family, self.output(state), self.rule)
+        return -np.asarray(value), 0.0
 
 
 def optional_positive(name: str) -> Callable[[Any], Any]:

@@ -13,7 +13,7 @@ import abc
 import dataclasses
 import math
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -62,6 +62,29 @@ class AbstractProblem(eqx.Module):
     @abc.abstractmethod
     def evaluate(self, w: Any) -> tuple[Any, Any, Any, Any]:
         """f and its gradient at each row of w, in float64, and bounds on the errors of f and of the gradient's norm."""
+
+
+class RowSums(NamedTuple):
+    """What the terms add to f at each row of w (`value`, less that at zero; `gradient`), and to its errors: their
+    magnitudes, their slopes times the errors of the predictors (`moved`), and the error of their gradient."""
+
+    value: Any
+    gradient: Any
+    size: Any
+    moved: Any
+    gradient_error: Any
+
+
+def with_prior(problem: Any, w: Any, found: RowSums, sums: float, products: float) -> tuple[Any, Any, Any, Any]:
+    """`AbstractProblem.evaluate` once the terms are summed; `sums`, `products`: relative rounding of such sums."""
+    prior, length = w @ problem.prior_curvature, jnp.linalg.norm(w, axis=1)
+    value = found.value + jnp.sum(w * (0.5 * prior + problem.prior_gradient[None, :]), axis=1, dtype=jnp.float64)
+    sizes = jnp.linalg.norm(prior, axis=1), jnp.linalg.norm(problem.prior_gradient)
+    value_error = sums * (found.size + length * (sizes[0] + sizes[1])) + problem.gradient_error * length
+    value_error += 2 * found.moved + 0.5 * problem.curvature_error * length**2
+    error = found.gradient_error + products * (sizes[0] + sizes[1] + length)
+    error += problem.gradient_error + problem.curvature_error * length
+    return value, prior + problem.prior_gradient[None, :] + found.gradient, value_error, error
 
 
 class RowProblem(AbstractProblem):
@@ -158,32 +181,26 @@ class RowProblem(AbstractProblem):
 
     def evaluate(self, w: Any) -> tuple[Any, Any, Any, Any]:
         """Sums of N products are off by N eps times the sum of their magnitudes; a predictor by what is stated."""
-        eps, double = float(jnp.finfo(w.dtype).eps), jnp.float64
-        eta, count = self._predictors(w), len(self.centre)
+        eps, eta, count = float(jnp.finfo(w.dtype).eps), self._predictors(w), len(self.centre)
         values, slopes = self._terms(eta)
         first, _ = self._terms(self.centre[None, :])
-        prior, length = w @ self.prior_curvature, jnp.linalg.norm(w, axis=1)
-        # The terms are summed in float64 whatever they were computed in.
-        value = jnp.sum(values - first, axis=1, dtype=double)
-        value += 0.5 * jnp.sum(w * prior, axis=1, dtype=double)
-        value += jnp.sum(w * self.prior_gradient[None, :], axis=1, dtype=double)
-        gradient = prior + self.prior_gradient[None, :] + self._collect(slopes)
-        products, sums = (count + 8 * self.dim) * eps, 16 * self.dim * eps + count * _EPS
-        norms, sizes = self._row_norms(), jnp.abs(slopes)
+        products, unit = (count + 8 * self.dim) * eps, 16 * self.dim * eps
+        norms, sizes, length = self._row_norms(), jnp.abs(slopes), jnp.linalg.norm(w, axis=1)
         # A predictor is off by `along` times |w|, and by `always`.
-        along, always = self.row_error + 16 * self.dim * eps * norms, self.centre_error
-        always = always + 16 * self.dim * eps * jnp.abs(self.centre)
-        size = jnp.sum(jnp.abs(values), axis=1) + jnp.sum(jnp.abs(first)) + length * jnp.linalg.norm(prior, axis=1)
-        value_error = sums * (size + length * jnp.linalg.norm(self.prior_gradient)) + self.gradient_error * length
-        value_error += 2 * (length * (sizes @ along) + sizes @ always) + 0.5 * self.curvature_error * length**2
+        along, always = self.row_error + unit * norms, self.centre_error + unit * jnp.abs(self.centre)
         if math.isfinite(self.largest_weight):
             bent = self.largest_weight * (length * (norms @ along) + norms @ always)
         else:
             weights = jnp.abs(jax.jvp(lambda x: self._terms(x)[1], (eta,), (jnp.ones_like(eta),))[1])
             bent = length * (weights @ (norms * along)) + weights @ (norms * always)
-        gradient_error = sizes @ (products * norms + self.row_error) + bent
-        gradient_error += products * (jnp.linalg.norm(prior, axis=1) + jnp.linalg.norm(self.prior_gradient) + length)
-        return value, gradient, value_error, gradient_error + self.gradient_error + self.curvature_error * length
+        found = RowSums(
+            jnp.sum(values - first, axis=1, dtype=jnp.float64),  # in float64 whatever they were computed in
+            self._collect(slopes),
+            jnp.sum(jnp.abs(values), axis=1) + jnp.sum(jnp.abs(first)),
+            length * (sizes @ along) + sizes @ always,
+            sizes @ (products * norms + self.row_error) + bent,
+        )
+        return with_prior(self, w, found, unit + count * _EPS, products)
 
     def _row_norms(self) -> Any:
         return jnp.linalg.norm(self.root if self.design is None else self.design @ self.root, axis=1)

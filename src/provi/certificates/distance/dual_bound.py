@@ -62,7 +62,7 @@ standard deviations."""
 
 _SHARE, _ACCURACY, _WANTED_WIDTH, _WIDTH_WITH_ENERGY = 0.5, 0.005, 0.15, 0.05
 FEWEST_PAIRS, MOST_PAIRS, _LOOSE = 512, 32_768, 2.0
-_QUICK_PILOT = 32
+QUICK_PILOT = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,19 +157,19 @@ def _sampled_bound(
     )
 
 
-def quick_bound(problem: RowProblem, energy: Energy, *, delta: float, seed: int, pairs: int) -> DualBound | None:
+def quick_bound(problem: Any, energy: Energy, *, delta: float, seed: int, pairs: int) -> DualBound | None:
     """The same from few draws and with V the covariance of q: for one of many problems, most of which count little."""
     if problem.quadratic:
         return _quadratic_bound(problem, energy)
     assert energy.value is not None
     rng, dim = np.random.default_rng(seed), problem.dim
     frame, average = _Frame(problem), energy.value - 0.5 * dim
-    half = rng.standard_normal((_QUICK_PILOT + pairs, dim))
+    half = rng.standard_normal((QUICK_PILOT + pairs, dim))
     found = frame.values(half, _ACCURACY * max(5 / pairs, 1e-3))
     if found is None:
         return None
     values, _, evaluations = found
-    pilot, final = values[:_QUICK_PILOT], values[_QUICK_PILOT:]
+    pilot, final = values[:QUICK_PILOT], values[QUICK_PILOT:]
     if not np.isfinite(pilot).mean() > 0.9:
         return None
     low, high, _ = _clip(pilot[np.isfinite(pilot)], delta, pairs)

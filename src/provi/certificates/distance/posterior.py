@@ -8,11 +8,12 @@ from scipy.linalg import solve_triangular
 
 from provi.certificates.distance.any_density import any_posterior_bound
 from provi.certificates.distance.bound import PosteriorBound
-from provi.certificates.distance.dual_bound import DualBound, dual_bound
+from provi.certificates.distance.dual_bound import QUICK_PILOT, DualBound, dual_bound, quick_bound
 from provi.certificates.distance.problems import (
     curvature_lower_bound,
     density_problem,
     linear_problem,
+    streamed_problem,
 )
 from provi.core.interpreter import instant_jit
 from provi.families.bases import Normal
@@ -24,6 +25,10 @@ _LARGEST_DENSE = 2000
 WORK, FEWEST_EVALUATIONS, MOST_EVALUATIONS = 6e8, 2_000, 250_000
 """Work of the final draws, in data terms times (2 + 0.07 columns), about a nanosecond each; evaluations it buys."""
 
+
+_STREAMED_PASSES, _MOST_POINTS = 7, 2048
+"""Where rows are read in blocks: passes that evaluate the draws, some seven, and how many at once, 256 at least. Of
+60,000 x 41 rows the bound was 0.20 nats with 128 draws, 0.067 with 256 and 0.030 with 512."""
 
 _prior_variance = instant_jit(lambda prior: prior.variance())
 
@@ -38,8 +43,11 @@ def linear_posterior_bound(
     model = target.linear_model()
     if model.has_variance_offset or model.dim > _LARGEST_DENSE or not model.likelihood.log_concave:
         return None
+    streamed = model.stream is not None
     if not isinstance(family.base, Normal):
-        return posterior_bound(target, family, point, confidence=confidence, seed=seed)
+        return None if streamed else posterior_bound(target, family, point, confidence=confidence, seed=seed)
+    if streamed:
+        return _streamed_bound(model, family, point, confidence, seed)
     found = linear_problem(model, family, point)
     if found is None:
         return None
@@ -47,6 +55,19 @@ def linear_posterior_bound(
     return reported(
         bound, np.asarray(_prior_variance(model.prior), np.float64), confidence, model.likelihood.errors_proven
     )
+
+
+def _streamed_bound(
+    model: AbstractLinearModel, family: LocationScale, point: Point, confidence: float, seed: int
+) -> PosteriorBound | None:
+    """From few draws, all of them together in every pass: looser than from many, and as proven."""
+    points = 2 ** int(math.log2(min(_evaluations(model) / _STREAMED_PASSES, _MOST_POINTS)))
+    found = streamed_problem(model, family, point, points)
+    if found is None:
+        return None
+    bound = quick_bound(*found, delta=1 - confidence, seed=seed, pairs=points // 2 - QUICK_PILOT)
+    variances = np.asarray(_prior_variance(model.prior), np.float64)
+    return reported(bound, variances, confidence, model.likelihood.errors_proven)
 
 
 def posterior_bound(

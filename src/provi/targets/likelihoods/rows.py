@@ -4,7 +4,8 @@ $$\ell_n(\eta) = w_nt(\eta + o_n, y_n).$$
 
 A model hands its likelihood one number a row as the response. Here that number is the row's position, and the
 likelihood holds the tables: what it computes for a block of rows is right whichever rows they are, and every algorithm
-and bound that knows a likelihood knows this one. Derivatives are those of t at the moved argument, times $w_n \ge 0$:
+and bound that knows a likelihood knows this one. Rows that are read in blocks bring their own numbers, a `RowNumbers`;
+the tables then hold the extreme ones. Derivatives are those of t at the moved argument, times $w_n \ge 0$:
 the term is as convex as t, $|\ell'''| \le M\ell''$ with the same M, and errors are multiplied by $w_n$. Rounding moves
 $\eta + o_n$; `shift_error` says by how much, and the passes over the data add it to their own rounding of eta.
 """
@@ -24,9 +25,13 @@ from provi.targets.likelihoods.bernoulli import BernoulliLogit, BernoulliProbit
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
 from provi.targets.likelihoods.negative_binomial import NegativeBinomial
 from provi.targets.likelihoods.poisson import Poisson
+from provi.targets.row_sums import RowNumbers
 
 Table: TypeAlias = Float[Array, " rows"]
 """One number for each row of the data."""
+
+Place: TypeAlias = Batch | RowNumbers
+"""Which rows: their positions, or their numbers."""
 
 
 def row_numbers(length: int) -> np.ndarray:
@@ -65,13 +70,14 @@ def rounding_of_sum(offset: Any, mean: Any, rows: Any) -> Any:
 class RowLikelihood(AbstractLikelihood):
     """The terms w_n t(eta + o_n, y_n) of the likelihood `inner`; its responses are positions of rows.
 
-    - `values`: y. - `offset`, `weights`: o and w, or None for zeros and for ones.
+    - `values`: y. - `offset`, `weights`: o and w, or None for zeros and for ones. Of rows that are read in blocks, the
+      extreme ones.
     """
 
     inner: AbstractLikelihood
     values: Table
-    offset: Table | None = None
-    weights: Table | None = None
+    offset: Float[Array, " offsets"] | None = None
+    weights: Float[Array, " weights"] | None = None
 
     @property
     def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -89,19 +95,28 @@ class RowLikelihood(AbstractLikelihood):
         """Neither a shift nor a factor changes it."""
         return self.inner.curvature_decay
 
-    def _at(self, eta: Batch, y: Batch) -> tuple[Batch, Batch]:
-        """eta + o and y of these rows."""
-        return eta if self.offset is None else eta + look_up(self.offset, y), look_up(self.values, y)
+    def _value(self, y: Place) -> Any:
+        return y.value if isinstance(y, RowNumbers) else look_up(self.values, y)
 
-    def _times(self, y: Batch, tree: Any) -> Any:
+    def _offset(self, y: Place) -> Any:
+        return y.offset if isinstance(y, RowNumbers) else look_up(self.offset, y)
+
+    def _weight(self, y: Place) -> Any:
+        return y.weight if isinstance(y, RowNumbers) else look_up(self.weights, y)
+
+    def _at(self, eta: Batch, y: Place) -> tuple[Batch, Batch]:
+        """eta + o and y of these rows."""
+        return eta if self.offset is None else eta + self._offset(y), self._value(y)
+
+    def _times(self, y: Place, tree: Any) -> Any:
         """Every number of a row times its weight."""
         if self.weights is None:
             return tree
-        weight = look_up(self.weights, y)
+        weight = self._weight(y)
         # A row of weight zero counts for nothing, be its term infinite.
         return jax.tree.map(lambda x: jnp.where(weight > 0, weight * x, 0), tree)
 
-    def potential(self, eta: Batch, y: Batch) -> Batch:
+    def potential(self, eta: Batch, y: Place) -> Batch:
         """w t(eta + o, y)."""
         return self._times(y, self.inner.potential(*self._at(eta, y)))
 
@@ -121,18 +136,18 @@ class RowLikelihood(AbstractLikelihood):
         least, most = float(np.min(np.asarray(self.weights))), float(np.max(np.asarray(self.weights)))
         return ends[0] * (least if ends[0] >= 0 else most), ends[1] * (most if ends[1] >= 0 else least)
 
-    def least_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+    def least_curvature(self, low: Batch, high: Batch, y: Place) -> Batch:
         """That of t on the moved interval."""
-        return self._rounded(y, self.inner.least_curvature(*self._moved(low, high, y), look_up(self.values, y)), -1)
+        return self._rounded(y, self.inner.least_curvature(*self._moved(low, high, y), self._value(y)), -1)
 
-    def most_curvature(self, low: Batch, high: Batch, y: Batch) -> Batch:
+    def most_curvature(self, low: Batch, high: Batch, y: Place) -> Batch:
         """That of t on the moved interval."""
-        return self._rounded(y, self.inner.most_curvature(*self._moved(low, high, y), look_up(self.values, y)), 1)
+        return self._rounded(y, self.inner.most_curvature(*self._moved(low, high, y), self._value(y)), 1)
 
-    def _moved(self, low: Batch, high: Batch, y: Batch) -> tuple[Batch, Batch]:
-        return (low, high) if self.offset is None else moved_interval(low, high, look_up(self.offset, y))
+    def _moved(self, low: Batch, high: Batch, y: Place) -> tuple[Batch, Batch]:
+        return (low, high) if self.offset is None else moved_interval(low, high, self._offset(y))
 
-    def _rounded(self, y: Batch, curvature: Batch, sign: int) -> Batch:
+    def _rounded(self, y: Place, curvature: Batch, sign: int) -> Batch:
         return curvature if self.weights is None else rounded(self._times(y, curvature), sign)
 
     @property
@@ -173,12 +188,12 @@ class RowLikelihood(AbstractLikelihood):
         """The positions of the rows."""
         return check_rows(y, length)
 
-    def moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
+    def moments(self, mean: Batch, variance: Batch, y: Place) -> LinkMoments:
         """Those of t at the moved mean, times w."""
         moved, values = self._at(mean, y)
         return self._times(y, self.inner.moments(moved, variance, values))
 
-    def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
+    def moment_errors(self, mean: Batch, variance: Batch, y: Place) -> MomentErrors:
         """Those of t at the moved mean, times w, and the rounding of that product."""
         moved, values = self._at(mean, y)
         errors = self.inner.moment_errors(moved, variance, values)
@@ -200,34 +215,37 @@ class RowLikelihood(AbstractLikelihood):
 
     def shift_error(self, mean: Any, y: Any) -> Any:
         """Of the sum eta + o."""
+        if isinstance(y, RowNumbers) and self.offset is not None:
+            return 2 * float(np.finfo(mean.dtype).eps) * (jnp.abs(mean) + jnp.abs(y.offset))
         return 0.0 if self.offset is None else rounding_of_sum(self.offset, mean, y)
 
-    def working_response(self, y: Batch) -> tuple[Batch, Batch] | None:
+    def working_response(self, y: Place) -> tuple[Batch, Batch] | None:
         """That of t, moved and weighted."""
-        found = self.inner.working_response(look_up(self.values, y))
+        found = self.inner.working_response(self._value(y))
         if found is None:
             return None
         centre, weight = found
-        return centre if self.offset is None else centre - look_up(self.offset, y), self._times(y, weight)
+        return centre if self.offset is None else centre - self._offset(y), self._times(y, weight)
 
-    def bend(self, y: Batch) -> tuple[Batch, Batch]:
+    def bend(self, y: Place) -> tuple[Batch, Batch]:
         """That of t, moved."""
-        return self._bend(y, *self.inner.bend(look_up(self.values, y)))
+        return self._bend(y, *self.inner.bend(self._value(y)))
 
-    def likelihood_bend(self, y: Batch) -> tuple[Batch, Batch]:
+    def likelihood_bend(self, y: Place) -> tuple[Batch, Batch]:
         """That of exp(-t), moved, and narrower by the root of a weight above 1."""
-        centre, width = self.inner.likelihood_bend(look_up(self.values, y))
+        centre, width = self.inner.likelihood_bend(self._value(y))
         if self.weights is not None:
-            width = width / jnp.sqrt(jnp.maximum(look_up(self.weights, y), 1))
+            width = width / jnp.sqrt(jnp.maximum(self._weight(y), 1))
         return self._bend(y, centre, width)
 
-    def _bend(self, y: Batch, centre: Batch, width: Batch) -> tuple[Batch, Batch]:
-        return centre if self.offset is None else centre - look_up(self.offset, y), width
+    def _bend(self, y: Place, centre: Batch, width: Batch) -> tuple[Batch, Batch]:
+        return centre if self.offset is None else centre - self._offset(y), width
 
-    def log_predictive(self, mean: Batch, variance: Batch, y: Batch) -> Batch:
+    def log_predictive(self, mean: Batch, variance: Batch, y: Place) -> Batch:
         """That of t at the moved mean; of weighted rows by quadrature."""
         if self.weights is not None:
-            return super().log_predictive(mean, variance, y)
+            whole: Any = y
+            return super().log_predictive(mean, variance, whole)
         moved, values = self._at(mean, y)
         return self.inner.log_predictive(moved, variance, values)
 
@@ -243,7 +261,7 @@ class RowLikelihood(AbstractLikelihood):
 
     def seen(self, mean: Any, y: Any) -> tuple[AbstractLikelihood, Any, Any]:
         """t, eta + o and y."""
-        return self.inner, *self._at(jnp.asarray(mean), jnp.asarray(y))
+        return self.inner, *self._at(jnp.asarray(mean), y if isinstance(y, RowNumbers) else jnp.asarray(y))
 
     def seen_by_all(self, eta: np.ndarray) -> tuple[AbstractLikelihood, np.ndarray] | None:
         """t and eta + o; None for weighted rows, which stand for several."""
@@ -263,7 +281,7 @@ class RowLikelihood(AbstractLikelihood):
             "with the offset added to the mean."
         )
 
-    def draw_rows(self, key: RandomKey, eta: Batch, y: Batch) -> Any:
+    def draw_rows(self, key: RandomKey, eta: Batch, y: Place) -> Any:
         """From p(y | eta + o); None for weighted rows, which stand for several."""
         return None if self.weights is not None else self.inner.draw(key, self._at(eta, y)[0])
 
@@ -275,8 +293,7 @@ def read_rows(
 
     With `weights` the labels of Bernoulli likelihoods may be shares of successes, weighted with the trials.
     """
-    if weights is not None and isinstance(likelihood, BernoulliLogit | BernoulliProbit) and _shares(y):
-        likelihood = type(likelihood)(fractional=True)
+    likelihood = of_responses(likelihood, y, weights is not None)
     values = likelihood.read_response(y, length)
     if exposure is not None:
         offset = log_exposure(likelihood, exposure, offset, length)
@@ -293,9 +310,13 @@ def read_rows(
     return make(likelihood, *arrays), row_numbers(length)
 
 
-def _shares(y: Any) -> bool:
+def of_responses(likelihood: Any, y: Any, weighted: bool) -> Any:
+    """The likelihood, of shares of successes where weighted labels are that."""
+    if not weighted or not isinstance(likelihood, BernoulliLogit | BernoulliProbit):
+        return likelihood
     labels = np.asarray(y)
-    return labels.dtype.kind == "f" and bool(((labels > 0) & (labels < 1)).any())
+    shares = labels.dtype.kind == "f" and bool(((labels > 0) & (labels < 1)).any())
+    return type(likelihood)(fractional=True) if shares else likelihood
 
 
 def read_row_table(name: str, values: Any, length: int) -> np.ndarray:
@@ -317,13 +338,18 @@ def read_weights(weights: Any, length: int) -> np.ndarray:
     return table
 
 
-def log_exposure(likelihood: AbstractLikelihood, exposure: Any, offset: Any, length: int) -> np.ndarray:
-    """log E, plus the offset where there is one: for counts with the log link."""
+def check_exposure(likelihood: AbstractLikelihood) -> None:
+    """`ValueError` but for counts with the log link."""
     if not isinstance(likelihood, Poisson | NegativeBinomial):
         raise ValueError(
             f"exposure is for counts with the log link (Poisson, negative binomial), not for the {likelihood.name} "
             f"likelihood: use offset=."
         )
+
+
+def log_exposure(likelihood: AbstractLikelihood, exposure: Any, offset: Any, length: int) -> np.ndarray:
+    """log E, plus the offset where there is one: for counts with the log link."""
+    check_exposure(likelihood)
     table = read_row_table("exposure", exposure, length)
     if not (table > 0).all():
         raise ValueError(f"exposure must be positive; its smallest entry is {table.min():g}.")
