@@ -17,7 +17,7 @@ import pytest
 if jax.__version_info__[:2] == (0, 10):
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1")
 
-# A shell that starts the tests in the background has them ignore Ctrl-C; some tests send it, to themselves or to children.
+# A shell that starts the tests in the background has them ignore Ctrl-C; some send it, to themselves or to children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
