@@ -75,6 +75,7 @@ def test_errors_of_f_and_of_its_gradient(make, largest, coarse, monkeypatch):
     _, _, value_error, gradient_error = (np.asarray(x) for x in fresh(conj.evaluate)(held, w))
     rows = DESIGN @ ROOT
     norms = np.linalg.norm(rows, axis=1)
+    sizes = norms if held.design is None else np.abs(DESIGN) @ np.linalg.norm(ROOT, axis=1)
     for k in range(2):
         values, slopes, weights = terms(CENTRE + rows @ w[k])
         first, _, _ = terms(CENTRE)
@@ -90,9 +91,24 @@ def test_errors_of_f_and_of_its_gradient(make, largest, coarse, monkeypatch):
         assert value_error[k] == pytest.approx(expected, rel=1e-10)
         bent = largest * np.ones(4) if math.isfinite(largest) else weights
         expected = length * bent @ (norms * along) + bent @ (norms * always)
-        expected += np.abs(slopes) @ (products * norms + held.row_error)
+        expected += np.abs(slopes) @ (products * sizes + held.row_error)
         expected += products * (prior + np.linalg.norm(GRADIENT) + length) + 0.02 + 0.01 * length
         assert gradient_error[k] == pytest.approx(expected, rel=1e-10)
+
+
+def test_sums_over_rows_that_cancel_in_the_coordinates_of_w():
+    """Columns nearly the same: sums over rows are large, their combinations are not. Oracle: a sum without rounding."""
+    size, rng = 20_000, np.random.default_rng(5)
+    design = np.stack([np.full(size, 1e6), 1e6 + rng.normal(size=size)], axis=1)
+    root = np.array([[1.0], [-1.0]])
+    held = problem(
+        BernoulliLogit(), design=design, root=root, centre=np.zeros(size), response=np.ones(size), largest_weight=0.25,
+        prior_curvature=np.eye(1), prior_gradient=np.zeros(1), curvature_error=0.0, gradient_error=0.0,
+        row_error=np.zeros(size), centre_error=np.zeros(size),
+    )  # fmt: skip
+    _, gradient, _, error = (np.asarray(x) for x in fresh(conj.evaluate)(held, np.zeros((1, 1))))
+    exact = math.fsum(-0.5 * (row[0] - row[1]) for row in design)  # the differences are exact
+    assert abs(gradient[0, 0] - exact) <= error[0]
 
 
 @pytest.mark.parametrize("make", [problem, identity_problem])

@@ -198,12 +198,17 @@ class RowProblem(AbstractProblem):
             self._collect(slopes),
             jnp.sum(jnp.abs(values), axis=1) + jnp.sum(jnp.abs(first)),
             length * (sizes @ along) + sizes @ always,
-            sizes @ (products * norms + self.row_error) + bent,
+            sizes @ (products * self._row_sizes() + self.row_error) + bent,
         )
         return with_prior(self, w, found, unit + count * _EPS, products)
 
     def _row_norms(self) -> Any:
         return jnp.linalg.norm(self.root if self.design is None else self.design @ self.root, axis=1)
+
+    def _row_sizes(self) -> Any:
+        """What the rounding of sums over rows of X is in proportion to: x_n'R may cancel after they were added up."""
+        rows = jnp.linalg.norm(self.root, axis=1)
+        return rows if self.design is None else jnp.abs(self.design) @ rows
 
 
 def _absolute(table: Any) -> Any:
