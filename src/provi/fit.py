@@ -16,6 +16,7 @@ from provi.certificates.build import with_guarantee, withdrawn
 from provi.certificates.certificate import Certificate, check_declared
 from provi.core.arguments import check_confidence, check_count, check_positive, double_precision
 from provi.core.devices import chosen_mesh, local
+from provi.core.lazy import is_instance
 from provi.core.limits import NO_LIMIT, Clock
 from provi.core.randomness import folded, key_of
 from provi.families.base import AbstractFamily
@@ -152,10 +153,25 @@ def _fit_named(target: AbstractTarget, name: str, algorithm: Any, start: Any, op
     return fit_automatically(fit_one, target)
 
 
-def structures() -> Iterator[type[AbstractStructure]]:
-    """The classes of `STRUCTURES`, each imported when it is asked: a linear model does without the others."""
+def structures(target: AbstractTarget, family: Any) -> Iterator[type[AbstractStructure]]:
+    """The classes of `STRUCTURES`, each imported when it is asked: a linear model does without the others.
+
+    Nor are those asked that are plainly of other targets and families: importing them takes a tenth of a second.
+    """
     for module, name in STRUCTURES.items():
+        if module == "dual" and not _has_dual_form(target, family):
+            continue
+        if module == "nested" and target.latent_gaussian() is None:
+            continue
         yield getattr(importlib.import_module(f"provi.structures.{module}"), name)
+
+
+def _has_dual_form(target: AbstractTarget, family: Any) -> bool:
+    return (
+        is_instance(target, "provi.targets.linear_model", "AbstractLinearModel")
+        or is_instance(target, "provi.targets.gaussian_process", "GaussianProcess")
+        or is_instance(family, "provi.families.dual_gaussian", "DualGaussian")
+    )
 
 
 def choose(target: AbstractTarget, family: AbstractFamily | None = None) -> AbstractStructure:
@@ -172,8 +188,8 @@ def choose(target: AbstractTarget, family: AbstractFamily | None = None) -> Abst
     """
     member: Any = family
     if member is None:
-        member = next(found for kind in structures() if (found := kind.default_family(target)) is not None)
-    for kind in structures():
+        member = next(found for kind in structures(target, None) if (found := kind.default_family(target)) is not None)
+    for kind in structures(target, member):
         if kind.fits(target, member):
             return kind(target, member)
     raise TypeError(f"family must be e.g. provi.families.Gaussian({target.dim}), not {type(member).__name__}.")

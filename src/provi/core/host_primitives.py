@@ -229,10 +229,21 @@ def _eigh(params: dict[str, Any]) -> Function:
         try:
             values, vectors = np.linalg.eigh(x, triangle)
         except np.linalg.LinAlgError:
+            if x.ndim > 2:  # those of a batch that have one keep theirs
+                found = [eigh(matrix) for matrix in x.reshape(-1, *x.shape[-2:])]
+                vectors, values = (np.stack(part) for part in zip(*found, strict=True))
+                return [vectors.reshape(x.shape), values.reshape(x.shape[:-1])]
             values, vectors = np.full(x.shape[:-1], np.nan, x.dtype), np.full_like(x, np.nan)
         return [vectors, values]
 
     return eigh
+
+
+def _polygamma(n: Any, x: Any) -> Any:
+    """SciPy's formula; its own function makes doubles of everything."""
+    order = n + x.dtype.type(1)
+    sign = 1 - 2 * np.fmod(order, 2)  # (-1)^(n + 1)
+    return np.where(n == 0, special.digamma(x), sign * special.gamma(order) * special.zeta(order, x)).astype(x.dtype)
 
 
 def _shift_right_arithmetic(x: Any, y: Any) -> Any:
@@ -333,6 +344,7 @@ PRIMITIVES: dict[str, Callable[[dict[str, Any]], Function]] = {
     "optimization_barrier": _same(lambda *x: list(x)),
     "or": _same(np.bitwise_or),
     "platform_index": _platform_index,
+    "polygamma": _same(_polygamma),
     "pow": _same(np.power),
     "pure_callback": _callback,
     "reduce_and": _reduction(np.logical_and.reduce),
@@ -367,11 +379,12 @@ PRIMITIVES: dict[str, Callable[[dict[str, Any]], Function]] = {
     "triangular_solve": _triangular_solve,
     "unstack": lambda params: lambda x: list(np.moveaxis(x, params["axis"], 0)),
     "xor": _same(np.bitwise_xor),
+    "zeta": _same(special.zeta),
 }
 
 SLOW = {
     "cos", "digamma", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "igamma", "igammac", "lgamma", "log", "log1p",
-    "logistic", "pow", "sin", "tan", "tanh", "threefry2x32", "random_bits", "sort",
+    "logistic", "polygamma", "pow", "sin", "tan", "tanh", "threefry2x32", "random_bits", "sort", "zeta",
 }  # fmt: skip
 """Those that take an order of magnitude longer an entry than a sum."""
 

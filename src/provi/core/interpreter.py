@@ -40,6 +40,11 @@ _LITTLE, _SOME = 1.5e8, 3e9
 optimisation, and up to which it gets some. A black box of 10 parameters and 40 data, its six programs: 12 s of
 processor time to compile with all of it and 0.7 s to run; with some 5 and 0.95; with the least 3 and 2.4."""
 
+_NO_GAIN, _MOST_GAIN = 1e9, 2.5e8
+"""Nanoseconds, estimated, over all calls of a program, up to which `weighed_jit` interprets what compiling would save
+little of: of long vectors NumPy is as fast as little optimisation. Certificates of the black box above, by 20 calls:
+0.30 s interpreted, 0.31 s compiled, which takes 0.6 s."""
+
 _MOST_PROGRAMS = 64
 """That one function keeps; they hold what the user's functions have captured, and memory maps."""
 
@@ -66,42 +71,56 @@ def instant_jit(
         keys, (shape, static) = [_is_key(atom) for atom in closed.jaxpr.outvars], results
         return _Interpreted(interpreted(closed), keys, shape, static, on_host)
 
-    return _by_engine(function, compiler, engine)
+    return _by_engine(function, compiler(function), engine, {})
 
 
-def weighed_jit(function: Callable, *, trips: int = _TRIPS, calls: int = 1) -> Callable[..., Any]:
+def weighed_jit(
+    function: Callable, *, trips: int = _TRIPS, calls: int = 1, later: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
     """A function that is interpreted, or compiled with the optimisation that its work pays for, by its shapes alone.
 
     For what is small of one user and large of the next: densities that somebody wrote. It is traced once.
 
-    **Arguments:** `trips`: as for `instant_jit`. `calls`: how often a fit calls it, roughly.
+    **Arguments:**
+
+    - `trips`: as for `instant_jit`. - `calls`: how often a fit calls it, roughly.
+    - `later`: for the first calls of many, of which a fit may need no more: what `weighed_jit` has made of the same
+      function for all of them. It takes the place of compiling here, and the trace is its own.
     """
 
     def engine(traced: Any, results: Any) -> Any:
         closed = traced.jaxpr
         if closed.effects:
             return None
-        if calls * work(closed.jaxpr, trips) <= _LITTLE:
+        slow = calls * work(closed.jaxpr, trips)
+        expected = calls * work(closed.jaxpr, trips, compiled=True)
+        if slow <= _LITTLE or (slow <= _NO_GAIN and slow - expected <= _MOST_GAIN):
             keys, (shape, static) = [_is_key(atom) for atom in closed.jaxpr.outvars], results
             return _Interpreted(interpreted(closed), keys, shape, static, False)
-        expected = calls * work(closed.jaxpr, trips, compiled=True)
-        if expected > _SOME:
+        if expected > _SOME or later is not None:
             return None
         return _Compiled(traced.lower().compile(compiler_options=less_work(int(expected > _LITTLE))), *results)
 
-    compiled, weighed = program_jit(function), _by_engine(function, program_jit, engine)
+    traces = {} if later is None else later.traces  # pyright: ignore[reportFunctionMemberAccess]
+    compiled = program_jit(function)
+    weighed = _by_engine(function, compiled if later is None else later, engine, traces, keeps=later is not None)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         # Beside an accelerator what the user's function has captured lies there.
         return (weighed if _on_first_processor((args, kwargs)) else compiled)(*args, **kwargs)
 
+    call.traces = traces  # pyright: ignore[reportAttributeAccessIssue]
     return call
 
 
-def _by_engine(function: Callable, compiler: Callable, engine: Callable) -> Callable[..., Any]:
-    """`function`, traced once for each kind of arguments, by what `engine` makes of it; compiled where that is None."""
-    compiled = compiler(function)
+def _by_engine(
+    function: Callable, compiled: Callable, engine: Callable, traces: dict[Any, Any], keeps: bool = False
+) -> Callable[..., Any]:
+    """`function`, traced once for each kind of arguments, by what `engine` makes of it; `compiled` where that is None.
+
+    **Arguments:** `traces`: those that another has left, and where this one leaves its own if it `keeps` them.
+    """
     programs: dict[Any, Any] = {}
 
     @functools.wraps(function)
@@ -120,10 +139,12 @@ def _by_engine(function: Callable, compiler: Callable, engine: Callable) -> Call
         except TypeError:  # a leaf that cannot be hashed: equinox says so better
             return compiled(*args, **kwargs)
         if not known:
-            made = engine(*_traced(function, structure, places, rest, arrays))
-            while len(programs) >= _MOST_PROGRAMS:
-                programs.pop(next(iter(programs)), None)
-            programs[key] = made
+            traced = traces.pop(key, None) or _traced(function, structure, places, rest, arrays)
+            made = engine(*traced)
+            for kept, new in ((programs, made), (traces, traced))[: 1 + keeps]:
+                while len(kept) >= _MOST_PROGRAMS:
+                    kept.pop(next(iter(kept)), None)
+                kept[key] = new
         else:
             made = programs[key]
         return compiled(*args, **kwargs) if made is None else made(arrays)

@@ -21,6 +21,12 @@ def imported(module: str) -> Any:
             gc.enable()
 
 
+def is_instance(value: Any, module: str, name: str) -> bool:
+    """`isinstance` of a class that is not imported for that: as long as nobody has, there is none of it."""
+    found = sys.modules.get(module)
+    return found is not None and isinstance(value, getattr(found, name))
+
+
 def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """`__getattr__`, `__dir__` and `__all__` of a package, from the stub `__init__.pyi` beside its `__init__.py`.
 

@@ -24,6 +24,7 @@ from provi.certificates.distance.bound import Deferred
 from provi.certificates.distance.posterior import linear_posterior_bound
 from provi.certificates.linear.bounds import linear_model_bounds, refuted_link, whitened_pass
 from provi.core.devices import divided
+from provi.core.lazy import is_instance
 from provi.core.limits import Clock
 from provi.families.base import AbstractFamily
 from provi.families.bases import Normal
@@ -239,9 +240,8 @@ def check_batch(name: str, size: int, num_terms: int) -> int:
 
 def _recognised(target: AbstractTarget) -> AbstractLinearModel | None:
     """The linear model that another target is; none of a Gaussian process, whose dual form is better."""
-    from provi.targets.gaussian_process import GaussianProcess  # regressions have no need of it
-
-    return None if isinstance(target, GaussianProcess) else target.linear_model()
+    is_process = is_instance(target, "provi.targets.gaussian_process", "GaussianProcess")
+    return None if is_process else target.linear_model()
 
 
 def needs_no_matrix(model: AbstractLinearModel) -> bool:

@@ -10,6 +10,7 @@ estimates, too low where the Gaussians are too narrow.
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from scipy import special
 from provi.algorithms.natural.laplace import curvature_factor
 from provi.algorithms.natural.quasi_newton import descend
 from provi.core.arguments import check_count, double_precision
-from provi.core.compilation import program_jit
+from provi.core.interpreter import weighed_jit
 from provi.core.limits import NO_LIMIT, Clock
 from provi.core.types import Draws
 from provi.targets.base import AbstractTarget
@@ -239,7 +240,7 @@ class BatchedPotential:
         return np.concatenate(values), np.concatenate(gradients)
 
 
-@program_jit
+@partial(weighed_jit, calls=60)
 def _values_and_gradients(target: AbstractTarget, rows: Draws):
     return jax.vmap(jax.value_and_grad(target.potential))(rows)
 

@@ -209,6 +209,15 @@ def _chunk_means(
     )
 
 
+def batch_of(target: AbstractTarget, count: int) -> int:
+    """How many of `count` gradients to evaluate together: a divisor, as a remainder would be compiled apart.
+
+    Batches are short programs of long vectors, which take no compiler (`core.interpreter`).
+    """
+    most = _rows_at_once(target, 64)
+    return max(size for size in range(1, most + 1) if count % size == 0)
+
+
 def _rows_at_once(target: AbstractTarget, num_draws: int) -> int:
     """How many of `num_draws` (a power of two) gradients to evaluate together, so that memory stays bounded."""
     terms = target.num_terms if isinstance(target, AbstractFiniteSum) else target.dim

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from provi.algorithms.natural.modes import BatchedPotential
 from provi.certificates.certificate import Counterexample
 from provi.certificates.monte_carlo.batch_minima import times_rows
-from provi.certificates.monte_carlo.batch_sums import Frame, curvature_excess, pair_gradients, times
+from provi.certificates.monte_carlo.batch_sums import Frame, batch_of, curvature_excess, pair_gradients, times
 from provi.certificates.monte_carlo.whitened_frame import claimed_convexity, scale_factor
 from provi.core.arguments import check_count, double_precision
 from provi.core.interpreter import weighed_jit
@@ -150,7 +150,7 @@ def _least_curvatures(
         direction, value, largest = _smallest_ritz_pair(product, start)
         return times(factor, direction), value, largest
 
-    return points, *jax.lax.map(search, (points, starts))
+    return points, *jax.lax.map(search, (points, starts), batch_size=batch_of(target, len(points)))
 
 
 def _smallest_ritz_pair(product: Any, start: Vector) -> tuple[Vector, Scalar, Scalar]:

@@ -32,7 +32,7 @@ import numpy as np
 from scipy import special
 
 from provi.certificates.certificate import Assumption, Counterexample
-from provi.certificates.monte_carlo.batch_sums import displacement
+from provi.certificates.monte_carlo.batch_sums import batch_of, displacement
 from provi.certificates.monte_carlo.whitened_frame import scale_factor
 from provi.core.arguments import double_precision
 from provi.core.interpreter import weighed_jit
@@ -196,9 +196,10 @@ def _lines(target: AbstractTarget, loc: Any, factor: Any, bases: Any, places: An
             value, slope = both(rest + t * direction)
             return value, jnp.dot(slope, direction)
 
-        return jax.lax.map(at, nodes, batch_size=5)  # a divisor of their number: a remainder would be compiled apart
+        return jax.lax.map(at, nodes, batch_size=batch_of(target, len(nodes)))
 
-    found, random = jax.lax.map(lambda pair: steepest(*pair), (directions, places))
+    pairs = directions, places
+    found, random = jax.lax.map(lambda pair: steepest(*pair), pairs, batch_size=batch_of(target, len(places)))
     lines = jnp.concatenate([found, random[:_RANDOM_LINES]])
     through = bases[jnp.arange(lines.shape[0]) % bases.shape[0]]
     through = through - jnp.sum(through * lines, axis=1, keepdims=True) * lines
