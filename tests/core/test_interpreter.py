@@ -33,6 +33,10 @@ PROGRAMS = {
         f(jnp.abs(x) + 0.1)
         for f in (jax.scipy.special.erf, jax.scipy.special.erfc, jax.scipy.special.gammaln, jax.scipy.special.digamma)
     ),
+    "derivatives of gamma": lambda x: (
+        *(jax.scipy.special.polygamma(n, jnp.abs(x) + 0.1) for n in (0, 1, 2, 3)),
+        jax.scipy.special.zeta(jnp.abs(x) + 1.5, jnp.abs(x) + 0.1),
+    ),
     "quantiles of the normal law": lambda x: jax.scipy.special.ndtri(jax.nn.sigmoid(x)),
     "sigmoids": lambda x: (jax.nn.sigmoid(200 * x), jax.nn.softplus(200 * x), jax.nn.logsumexp(x, axis=1)),
     "rounding": lambda x: (jnp.floor(x), jnp.ceil(x), jnp.round(3 * x), jnp.sign(x), x // 0.3, x % 0.3),
@@ -101,6 +105,7 @@ MATRICES = {
     "solve": lambda a: jnp.linalg.solve(a, a[:, :2]),
     "eigenvalues": lambda a: jnp.linalg.eigvalsh(a),
     "eigenvectors": lambda a: jnp.abs(jnp.linalg.eigh(a)[1]),
+    "one of a batch has no eigenvalues": lambda a: jnp.linalg.eigvalsh(jnp.stack([a, a / 0 * 0, 2 * a])),
     "left to jax": lambda a: (jnp.linalg.svd(a, compute_uv=False), jnp.linalg.slogdet(a)),
 }
 
@@ -306,3 +311,30 @@ def test_work_decides_how_a_program_is_carried_out_and_not_what_it_says(rows, ca
     assert made == [engine]  # once, for two calls
     assert levels == level
     assert jax.jit(lambda x: weighed(x, 2)["sum"])(table).shape == (50,) and made == [engine]
+
+
+def test_the_compiler_is_not_waited_for_longer_than_it_saves(monkeypatch):
+    """The same work in few equations and in many, which are long to compile; and of the first calls of many."""
+    made, traced = [], []
+    for name in ("_Interpreted", "_Compiled"):
+        kind = getattr(interpreter, name)
+        monkeypatch.setattr(interpreter, name, lambda *a, kind=kind, name=name: made.append(name) or kind(*a))
+    table = jnp.asarray(np.random.default_rng(1).normal(size=(3000, 50)))
+
+    def program(x, parts):
+        traced.append(parts)
+        rows = x.reshape(parts, -1)
+        return jnp.stack([jnp.exp(-(rows[k] ** 2)).sum() for k in range(parts)]).sum()
+
+    assert interpreter.weighed_jit(program, calls=100)(table, 1) == pytest.approx(
+        interpreter.weighed_jit(program, calls=100)(table, 60)
+    )
+    assert made == ["_Compiled", "_Interpreted"]
+    late = interpreter.weighed_jit(program, calls=1000)
+    early = interpreter.weighed_jit(program, calls=10, later=late)
+    both = early(table, 1), late(table, 1), early(table, 1), late(table, 1)
+    assert both[0] == both[2] == pytest.approx(both[1], rel=1e-13) and both[1] == both[3]
+    # Traced once for the two; what is too much for the first calls is left to the later ones, and compiled once.
+    assert made[2:] == ["_Interpreted", "_Compiled"] and traced.count(1) == 2
+    heavy = interpreter.weighed_jit(program, calls=1000, later=late)
+    assert heavy(table, 1) == both[1] and len(made) == 4

@@ -40,10 +40,10 @@ _LITTLE, _SOME = 1.5e8, 3e9
 optimisation, and up to which it gets some. A black box of 10 parameters and 40 data, its six programs: 12 s of
 processor time to compile with all of it and 0.7 s to run; with some 5 and 0.95; with the least 3 and 2.4."""
 
-_NO_GAIN, _MOST_GAIN = 1e9, 2.5e8
-"""Nanoseconds, estimated, over all calls of a program, up to which `weighed_jit` interprets what compiling would save
-little of: of long vectors NumPy is as fast as little optimisation. Certificates of the black box above, by 20 calls:
-0.30 s interpreted, 0.31 s compiled, which takes 0.6 s."""
+_AN_EQUATION, _MOST_GAIN, _MOST_SLOW = 1.5e6, 0.5, 2.5
+"""Nanoseconds that XLA takes for an equation. What compiling would save less of than half of what it takes is
+interpreted, if it is no more than some of that: of long vectors NumPy is as fast as code with little optimisation. The
+certificates of the black box above, 20 calls: 0.30 s interpreted, 0.31 s compiled, which took 0.6 s."""
 
 _MOST_PROGRAMS = 64
 """That one function keeps; they hold what the user's functions have captured, and memory maps."""
@@ -94,7 +94,8 @@ def weighed_jit(
             return None
         slow = calls * work(closed.jaxpr, trips)
         expected = calls * work(closed.jaxpr, trips, compiled=True)
-        if slow <= _LITTLE or (slow <= _NO_GAIN and slow - expected <= _MOST_GAIN):
+        wait = _AN_EQUATION * _equations(closed.jaxpr)
+        if slow <= _LITTLE or (slow <= _MOST_SLOW * wait and slow - expected <= _MOST_GAIN * wait):
             keys, (shape, static) = [_is_key(atom) for atom in closed.jaxpr.outvars], results
             return _Interpreted(interpreted(closed), keys, shape, static, False)
         if expected > _SOME or later is not None:
@@ -313,6 +314,10 @@ def _work(equation: Any, trips: int, compiled: bool) -> float:
         return math.inf if "callback" in name or any(map(_is_key, equation.invars)) else 30e6
     read = max((math.prod(atom.aval.shape) for atom in equation.invars), default=0)
     return overhead + (10.0 if name in SLOW else 1.0) * max(size, read)
+
+
+def _equations(jaxpr: Any) -> int:
+    return sum(1 + sum(_equations(closed.jaxpr) for closed in _inner(equation.params)) for equation in jaxpr.eqns)
 
 
 def _inner(params: dict[str, Any]) -> list[Any]:

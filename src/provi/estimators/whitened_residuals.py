@@ -16,7 +16,7 @@ from provi.core.devices import over_draws
 from provi.core.types import Count, RandomKey, Scalar
 from provi.families.location_scale import LocationScale, Point
 from provi.families.scales import Symmetric, Triangular
-from provi.targets.base import AbstractTarget
+from provi.targets.base import AbstractTarget, autodiff
 
 PAIRS_AT_ONCE = 32
 """Antithetic pairs that are in memory together."""
@@ -55,7 +55,7 @@ def residual_moments(
     num_chunks = whole_draws(num_draws) // DRAWS_AT_ONCE
     loc, scale, dim, dtype = point.loc, point.scale, family.dim, point.loc.dtype
     assert isinstance(scale, Triangular | Symmetric)
-    value_and_gradient = partial(over_draws, target.division, jax.value_and_grad(target.potential))
+    value_and_gradient = partial(over_draws, target.division, partial(autodiff, target))
 
     def add_chunk(index: Count, sums: tuple) -> tuple:
         u = family.sample_base(jax.random.fold_in(key, index), point, PAIRS_AT_ONCE)

@@ -305,9 +305,10 @@ def advance(
         elif algorithm.some_steps:
             # By the step alone, as a run that is resumed ends with the same bits.
             if int(carry.state.step) < _FIRST_STEPS and _needs_few(target):
-                part = np.minimum(np.asarray(last_step), _FIRST_STEPS)
-                carry = first_loop(key, algorithm, target, family, carry, device_array(part), gradient_budget)
-                if part == last_step:
+                enough = int(last_step) <= _FIRST_STEPS
+                part = last_step if enough else device_array(_FIRST_STEPS)
+                carry = first_loop(key, algorithm, target, family, carry, part, gradient_budget)
+                if enough:
                     return carry
             loop = weighed_loop
         else:

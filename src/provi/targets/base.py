@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core as jax_core
 from jaxtyping import Array, Float
 
 from provi.core.arguments import as_array
@@ -120,7 +121,7 @@ class AbstractTarget(eqx.Module):
 
     def value_and_gradient(self, z: Vector) -> tuple[Scalar, Vector]:
         """The potential and its gradient; a target that has a quicker way than autodiff says so."""
-        return jax.value_and_grad(self.potential)(z)
+        return autodiff(self, z)
 
     @property
     def default_location(self) -> np.ndarray:
@@ -255,6 +256,46 @@ class AbstractFiniteSum(AbstractTarget):
     def minibatch_potential(self, z: Vector, indices: Indices) -> Scalar:
         """prior(z) + num_terms * mean of the terms at `indices`: unbiased when they are drawn uniformly."""
         return self.prior_potential(z) + self.num_terms * jnp.mean(self.term_potentials(z, indices))
+
+
+_traced: dict[Any, Any] = {}
+_MOST_TRACED = 64
+"""Programs of gradients that are kept; they hold what the user's functions have captured."""
+
+
+def autodiff(target: AbstractTarget, z: Vector) -> tuple[Scalar, Vector]:
+    """The potential and its gradient, traced once for all programs in which they stand.
+
+    Tracing a program is half of a first fit that compiles little, and most of that is the differentiation of one and
+    the same potential: seven times in the fit of a NumPyro model. Equations that are known take a third of the time.
+    """
+    leaves, structure = jax.tree.flatten((target, z))
+    places = [k for k, leaf in enumerate(leaves) if eqx.is_array(leaf)]
+    arrays = [leaves[k] for k in places]
+    rest = tuple(leaf for leaf in leaves if not eqx.is_array(leaf))
+    kinds = tuple((x.shape, x.dtype, getattr(x, "weak_type", False)) for x in arrays)
+    key = structure, tuple(places), rest, kinds, bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        found = _traced.get(key)
+    except TypeError:  # a leaf that cannot be hashed
+        return jax.value_and_grad(target.potential)(z)
+    if target.division is not None:  # where things lie is not a part of such a program
+        return jax.value_and_grad(target.potential)(z)
+    if found is None:
+
+        def program(*given: Any) -> Any:
+            known, others = dict(zip(places, given, strict=True)), iter(rest)
+            whole = [known[k] if k in known else next(others) for k in range(len(places) + len(rest))]
+            own, at = jax.tree.unflatten(structure, whole)
+            return jax.value_and_grad(own.potential)(at)
+
+        shapes = (jax.ShapeDtypeStruct(s, d, weak_type=w) for s, d, w in kinds)
+        found = jax_core.jaxpr_as_fun(jax.make_jaxpr(program)(*shapes))
+        while len(_traced) >= _MOST_TRACED:
+            _traced.pop(next(iter(_traced)), None)
+        _traced[key] = found
+    value, gradient = found(*arrays)
+    return value, gradient
 
 
 def points_around(centre: np.ndarray, count: int, seed: int, *, radius: float, far: tuple[float, ...]) -> np.ndarray:

@@ -117,7 +117,7 @@ class LogDensity(AbstractTarget):
         if self.names is not None:
             return self.names
         labels = None if self.bijections is None else [bijection.label for bijection in self.bijections]
-        return element_names(self.unravel(self.start), labels)
+        return element_names(jax.eval_shape(self.unravel, self.start), labels)  # by shapes: nothing is compiled
 
     @property
     @double_precision

@@ -200,6 +200,13 @@ def test_ritz_values_of_so_few_dimensions_are_eigenvalues(full):
             )
 
 
+def ritz_pair(product, start):
+    """Of one place."""
+    rows = jnp.asarray(start)[None]
+    found = fresh(lambda s: convexity._smallest_ritz_pairs(lambda _, v: product(v), s, s))(rows)
+    return (np.asarray(x)[0] for x in found)
+
+
 def test_lanczos_takes_so_many_products(monkeypatch):
     values = np.linspace(1, 9, 9)
     calls = []
@@ -210,18 +217,14 @@ def test_lanczos_takes_so_many_products(monkeypatch):
 
     monkeypatch.setattr(convexity, "PRODUCTS", 3)
     start = RNG.normal(size=9)
-    vector, least, largest = (
-        np.asarray(x) for x in fresh(lambda s: convexity._smallest_ritz_pair(product, s))(jnp.asarray(start))
-    )
+    vector, least, largest = ritz_pair(product, start)
     basis, _ = np.linalg.qr(np.stack([start, values * start, values**2 * start], axis=1))
     ritz, inner = np.linalg.eigh(basis.T @ (values[:, None] * basis))
     assert least == pytest.approx(ritz[0]) and largest == pytest.approx(ritz[-1])
     assert abs(vector @ basis @ inner[:, 0]) == pytest.approx(1)
     # A space that is exhausted: what is left is rounding, and changes nothing.
     monkeypatch.setattr(convexity, "PRODUCTS", 24)
-    vector, least, largest = (
-        np.asarray(x) for x in fresh(lambda s: convexity._smallest_ritz_pair(lambda v: -2.0 * v, s))(jnp.asarray(start))
-    )
+    vector, least, largest = ritz_pair(lambda v: -2.0 * v, start)
     assert (least, largest) == (pytest.approx(-2.0), pytest.approx(2.0)) and np.linalg.norm(vector) == pytest.approx(1)
 
 

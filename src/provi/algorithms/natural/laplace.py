@@ -12,7 +12,7 @@ import numpy as np
 from provi.core.interpreter import weighed_jit
 from provi.core.limits import Clock
 from provi.core.types import Vector
-from provi.targets.base import AbstractTarget
+from provi.targets.base import AbstractTarget, autodiff
 
 LARGEST_DENSE = 1000
 """Above this dimension a dense Hessian is not formed, and whitening is by its diagonal only."""
@@ -40,7 +40,7 @@ def value_and_gradient(target: AbstractTarget, z: Vector):
 
 @weighed_jit
 def _hessian(target: AbstractTarget, z: Vector):
-    return jax.hessian(target.potential)(z)
+    return jax.jacfwd(lambda at: autodiff(target, at)[1])(z)
 
 
 @weighed_jit
@@ -49,7 +49,9 @@ def _hessian_diagonal(target: AbstractTarget, z: Vector):
 
     The estimate serves a choice of coordinates only, so its error costs speed and not correctness.
     """
-    gradient = jax.grad(target.potential)
+
+    def gradient(at):
+        return autodiff(target, at)[1]
 
     def product(direction):
         return jax.jvp(gradient, (z,), (direction,))[1]

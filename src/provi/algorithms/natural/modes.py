@@ -24,7 +24,7 @@ from provi.core.arguments import check_count, double_precision
 from provi.core.interpreter import weighed_jit
 from provi.core.limits import NO_LIMIT, Clock
 from provi.core.types import Draws
-from provi.targets.base import AbstractTarget
+from provi.targets.base import AbstractTarget, autodiff
 
 STARTS, FEW_STARTS, MANY_DIMENSIONS = 16, 4, 1000
 """Searches by default, and above `MANY_DIMENSIONS`, where the memory of each is large."""
@@ -242,7 +242,7 @@ class BatchedPotential:
 
 @partial(weighed_jit, calls=60)
 def _values_and_gradients(target: AbstractTarget, rows: Draws):
-    return jax.vmap(jax.value_and_grad(target.potential))(rows)
+    return jax.vmap(partial(autodiff, target))(rows)
 
 
 def _distinct(

@@ -18,7 +18,7 @@ from provi.core.devices import over_draws
 from provi.core.interpreter import weighed_jit
 from provi.core.types import Count, Flag, Matrix, RandomKey, Scalar, Vector
 from provi.families.bases import AbstractBase
-from provi.targets.base import AbstractFiniteSum, AbstractTarget
+from provi.targets.base import AbstractFiniteSum, AbstractTarget, autodiff
 
 NUM_BATCHES = 32
 """R: the confidence bounds take batch means as Gaussian and learn their covariance from R of them."""
@@ -121,7 +121,7 @@ def pair_gradients(
     u = jax.lax.optimization_barrier(base.sample(key, NUM_BATCHES * chunk, dim, dtype))
     u, centre = u.reshape(NUM_BATCHES, chunk, dim), shifts.astype(dtype)[:, None, :]
     points = frame.loc[None, :] + times(frame.factor, jnp.stack([centre + u, centre - u]).reshape(-1, dim))
-    rows, gradient = _rows_at_once(target, points.shape[0]), jax.value_and_grad(target.potential)
+    rows, gradient = _rows_at_once(target, points.shape[0]), partial(autodiff, target)
     blocks = points.reshape(-1, rows, dim)
     values, gradients = jax.lax.map(lambda block: over_draws(target.division, gradient, block), blocks)
     gradients = gradients.reshape(-1, dim)

@@ -16,13 +16,13 @@ from provi.certificates.certificate import Counterexample
 from provi.certificates.monte_carlo.batch_minima import times_rows
 from provi.certificates.monte_carlo.batch_sums import Frame, batch_of, curvature_excess, pair_gradients, times
 from provi.certificates.monte_carlo.whitened_frame import claimed_convexity, scale_factor
-from provi.core.arguments import check_count, double_precision
+from provi.core.arguments import check_count, device_array, double_precision
 from provi.core.interpreter import weighed_jit
 from provi.core.randomness import key_of
 from provi.core.types import Count, Draws, Matrix, RandomKey, Scalar, Vector
 from provi.families.bases import AbstractBase
 from provi.families.location_scale import LocationScale, Point
-from provi.targets.base import AbstractTarget
+from provi.targets.base import AbstractTarget, autodiff
 
 PRODUCTS = 24
 """Hessian-vector products at a point. Negative curvature that matters is not at the 25th digit of a spectrum."""
@@ -66,7 +66,7 @@ def find_negative_curvature(
     claimed = claimed_convexity(target.constants)
     granted = float(np.sqrt(np.finfo(target.dtype).eps)) if tolerance is None else float(tolerance)
     found = _least_curvatures(
-        key_of(seed), target, family.base, loc, factor, jnp.asarray(claimed, target.dtype), num_points
+        key_of(seed), target, family.base, loc, factor, device_array(claimed, target.dtype), num_points
     )
     points, directions, excess, largest = (np.asarray(x, np.float64) for x in found)
     # What is rounded is the Hessian, and mu I is a part of it: all of it where the claim is exact.
@@ -139,31 +139,34 @@ def _least_curvatures(
     transposed = factor if factor.ndim == 1 else factor.T
     starts = jax.random.normal(start_key, points.shape, loc.dtype)
 
-    def search(z_and_start: tuple[Vector, Vector]) -> tuple[Vector, Scalar, Scalar]:
-        z, start = z_and_start
+    def product(z: Vector, vector: Vector) -> Vector:
+        moved = times(factor, vector)
+        image = jax.jvp(lambda at: autodiff(target, at)[1], (z,), (moved,))[1]
+        return times(transposed, image - claimed * moved)
 
-        def product(vector: Vector) -> Vector:
-            moved = times(factor, vector)
-            image = jax.jvp(jax.grad(target.potential), (z,), (moved,))[1]
-            return times(transposed, image - claimed * moved)
+    def search(block: tuple[Draws, Draws]) -> tuple[Draws, Float[Array, " draws"], Float[Array, " draws"]]:
+        directions, values, largest = _smallest_ritz_pairs(product, *block)
+        return times(factor, directions), values, largest
 
-        direction, value, largest = _smallest_ritz_pair(product, start)
-        return times(factor, direction), value, largest
-
-    return points, *jax.lax.map(search, (points, starts), batch_size=batch_of(target, len(points)))
+    blocks = (x.reshape(-1, batch_of(target, len(points)), target.dim) for x in (points, starts))
+    directions, values, largest = jax.lax.map(search, tuple(blocks))
+    return points, directions.reshape(points.shape), values.ravel(), largest.ravel()
 
 
-def _smallest_ritz_pair(product: Any, start: Vector) -> tuple[Vector, Scalar, Scalar]:
-    """The unit Ritz vector of the smallest Ritz value, that value, and the largest absolute one.
+def _smallest_ritz_pairs(
+    product: Any, places: Draws, starts: Draws
+) -> tuple[Draws, Float[Array, " draws"], Float[Array, " draws"]]:
+    """At each place the unit Ritz vector of the smallest Ritz value, that value, and the largest absolute one.
 
     The basis Q of the Krylov space and the images AQ are kept, so that Q'AQ needs no three-term recursion. Where the
-    space is exhausted, what is left is rounding: normalised all the same it is a fresh direction, or zero.
+    space is exhausted, what is left is rounding: normalised all the same it is a fresh direction, or zero. All places
+    are in one loop: JAX traces a loop three times over where it makes one of many.
     """
-    size = min(PRODUCTS, start.shape[0])
+    count, dim = starts.shape
+    size = min(PRODUCTS, dim)
 
-    def extend(index: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        basis, images = carry
-        image = product(basis[index])
+    def extend(index: Any, place: Vector, basis: Array, images: Array) -> tuple[Array, Array]:
+        image = product(place, basis[index])
         rest = image - basis.T @ (basis @ image)
         rest = rest - basis.T @ (basis @ rest)
         length = jnp.linalg.norm(rest)
@@ -174,11 +177,17 @@ def _smallest_ritz_pair(product: Any, start: Vector) -> tuple[Vector, Scalar, Sc
         following = following / jnp.where(length > 0, length, 1.0)
         return basis.at[index + 1].set(following), images.at[index].set(image)
 
-    empty = jnp.zeros((size + 1, start.shape[0]), start.dtype)
-    basis, images = jax.lax.fori_loop(0, size, extend, (empty.at[0].set(start / jnp.linalg.norm(start)), empty))
-    projected = basis[:size] @ images[:size].T
-    values, vectors = jnp.linalg.eigh((projected + projected.T) / 2)
-    return basis[:size].T @ vectors[:, 0], values[0], jnp.max(jnp.abs(values))
+    def extend_all(index: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        return jax.vmap(extend, (None, 0, 0, 0))(index, places, *carry)
+
+    def pair(basis: Array, images: Array) -> tuple[Vector, Scalar, Scalar]:
+        projected = basis[:size] @ images[:size].T
+        values, vectors = jnp.linalg.eigh((projected + projected.T) / 2)
+        return basis[:size].T @ vectors[:, 0], values[0], jnp.max(jnp.abs(values))
+
+    empty = jnp.zeros((count, size + 1, dim), starts.dtype)
+    first = empty.at[:, 0].set(starts / jnp.linalg.norm(starts, axis=1, keepdims=True))
+    return jax.vmap(pair)(*jax.lax.fori_loop(0, size, extend_all, (first, empty)))
 
 
 def refuting_segment(

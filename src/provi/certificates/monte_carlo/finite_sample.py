@@ -60,7 +60,7 @@ from provi.core.interpreter import weighed_jit
 from provi.core.types import Count, Matrix, RandomKey, Scalar, Vector
 from provi.families.bases import AbstractBase, Normal
 from provi.families.location_scale import LocationScale
-from provi.targets.base import AbstractTarget
+from provi.targets.base import AbstractTarget, autodiff
 
 NAME = "strong convexity, finite sample (f')"
 FIRST_PAIRS, GROWTH = 1024, 4
@@ -405,7 +405,7 @@ def _inverse_root(centre: np.ndarray) -> np.ndarray:
 @weighed_jit
 def _gradient_at(target: AbstractTarget, frame: Frame) -> Vector:
     """w at the mean of q."""
-    gradient = jax.grad(target.potential)(frame.loc)
+    gradient = autodiff(target, frame.loc)[1]
     return times(frame.factor if frame.factor.ndim == 1 else frame.factor.T, gradient[None, :])[0]
 
 

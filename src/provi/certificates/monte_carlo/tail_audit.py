@@ -37,7 +37,7 @@ from provi.certificates.monte_carlo.whitened_frame import scale_factor
 from provi.core.arguments import double_precision
 from provi.core.interpreter import weighed_jit
 from provi.families.location_scale import LocationScale, Point
-from provi.targets.base import AbstractTarget, Constants
+from provi.targets.base import AbstractTarget, Constants, autodiff
 
 REACH, LARGEST_SHARE = 4.0, 0.1
 NODES, RANGE = 49, 12.0
@@ -170,10 +170,9 @@ def _below_tangent(
 def _lines(target: AbstractTarget, loc: Any, factor: Any, bases: Any, places: Any, directions: Any, nodes: Any) -> Any:
     """Unit directions, points on the lines, and phi and its slope along each at the nodes."""
 
-    def place(u):
-        return loc + (factor * u if factor.ndim == 1 else factor @ u)
-
-    both = jax.value_and_grad(lambda u: target.potential(place(u)))
+    def both(u):
+        value, slope = autodiff(target, loc + (factor * u if factor.ndim == 1 else factor @ u))
+        return value, factor * slope if factor.ndim == 1 else factor.T @ slope
 
     def gradient(u):
         return both(u)[1]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from provi.core.interpreter import weighed_jit
 from provi.core.types import Draws
 from provi.families.location_scale import LocationScale, Point
 from provi.families.scales import Diagonal, Symmetric, Triangular
-from provi.targets.base import AbstractTarget, Constant, Constants
+from provi.targets.base import AbstractTarget, Constant, Constants, autodiff
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +125,7 @@ def _tangents(target: AbstractTarget, frame: Frame, points: Draws) -> tuple[Floa
     """phi and w at m + Cx for each row x."""
     transposed = frame.factor if frame.factor.ndim == 1 else frame.factor.T
     places = frame.loc[None, :] + times(frame.factor, points)
-    values, gradients = jax.lax.map(jax.value_and_grad(target.potential), places, batch_size=2)
+    values, gradients = jax.lax.map(partial(autodiff, target), places, batch_size=2)
     return values, times(transposed, gradients)
 
 

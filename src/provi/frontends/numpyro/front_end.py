@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.arguments import default_dtype, double_precision
+from provi.core.arguments import default_dtype, device_array, double_precision
 from provi.core.interpreter import weighed_jit
 from provi.core.types import Vector
 from provi.frontends.numpyro.anatomy import anatomy_of, core_of, family_of, is_unweighted
@@ -93,14 +93,14 @@ def from_numpyro(
     unravel = Unravel(tuple(found.shapes), tuple(found.shapes.values()))
     if unravel.size == 0:
         raise ValueError("the latent sites of the model have no entries: nothing is left to infer.")
-    vector = jnp.zeros(unravel.size, default_dtype())
+    vector = device_array(np.zeros(unravel.size), default_dtype())
     if start is not None:
         vector = jnp.asarray(free_coordinates("start", program, unravel(vector), start), vector.dtype)
     if found.masked:
         _check_masks(program, unravel, vector)
     _check_finite(program, unravel, vector)
     axes = _read_axes(found, axis_labels)
-    names = coordinate_names(unravel(vector), found.labels, {name: dict(pairs) for name, pairs in axes})
+    names = coordinate_names(jax.eval_shape(unravel, vector), found.labels, {name: dict(pairs) for name, pairs in axes})
     linear = recognise(program, unravel, vector, names)
     fields: dict[str, Any] = {
         "model": program,

@@ -91,7 +91,7 @@ def curvature_of(target: AbstractTarget) -> Curvature | None:
     key = (structure, *(_identity(leaf) for leaf in leaves))
     if key not in _kept:
         try:
-            found = analyse(target.potential, jnp.zeros(target.dim, target.dtype))
+            found = analyse(target.potential, np.zeros(target.dim, target.dtype))
         except Exception as error:  # noqa: BLE001 - a program that the rules stumble over is one they do not decide
             found = Curvature(
                 False, None, None, None, f"the rules of convexity stop at {type(error).__name__}: {error}"
