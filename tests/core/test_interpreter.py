@@ -156,6 +156,7 @@ def test_arrays_that_are_used_again_are_nobody_elses(name, monkeypatch):
     calls = [table, 0.5 * table + 0.1, table]
     expected = [interpreter.instant_jit(function, on_host=True)(x) for x in calls]
     monkeypatch.setattr(host_program, "_LARGE", 1)
+    monkeypatch.setattr(host_program, "_LIGHT", 0)
     frugal, given = interpreter.instant_jit(function, on_host=True), [np.array(x) for x in calls]
     found = [frugal(x) for x in given]
     for ours, theirs in ((found, expected), (given, calls)):

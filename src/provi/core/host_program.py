@@ -17,8 +17,11 @@ from jax.extend import core as jax_core
 from provi.core.compilation import scan_counts
 from provi.core.host_primitives import PRIMITIVES
 
-_LARGE, _MOST_KEPT = 4096, 2**25
-"""Numbers from which an array is worth keeping; bytes of them that a program keeps for its next call."""
+_LARGE, _LIGHT, _MOST_KEPT = 4096, 256, 2**25
+"""Numbers from which an array is worth keeping, and up to which it is not worth freeing; bytes of them that a program
+keeps for its next call."""
+
+_CONSTANT = {"broadcast_in_dim", "convert_element_type", "iota", "reshape"}
 
 Program = Callable[..., list[Any]]
 
@@ -65,6 +68,8 @@ class _Assembler:
         self.start: list[Any] = []
         self.steps: list[tuple[Any, list[int], list[int], bool]] = []
         self.ones: set[int] = set()
+        self.known: set[int] = set()  # the numbers that stand in the program, and what follows from them alone
+        self.light: set[int] = set()  # those that hold little memory, or what the caller holds anyway
         self.large: dict[int, Any] = {}  # registers that a step fills, with many numbers, and their type
         self.shared: set[int] = set()  # those that something else may look into
 
@@ -78,6 +83,8 @@ class _Assembler:
         if isinstance(atom, jax_core.Literal):
             aval: Any = atom.aval
             place = self.new(np.asarray(atom.val, aval.dtype))
+            self.known.add(place)
+            self.light.add(place)
             # Derivatives by whole numbers are of a type of their own, which compares with nothing.
             if aval.dtype != jax.dtypes.float0 and np.size(atom.val) == 1 and atom.val == 1:
                 self.ones.add(place)
@@ -90,6 +97,8 @@ class _Assembler:
         variables.update(zip(closed.jaxpr.invars, given, strict=True))
         for atom, value in zip(closed.jaxpr.constvars, closed.consts, strict=True):
             variables[atom] = self.new(host_array(value))
+            self.light.add(variables[atom])
+        self.light.update(given if operands is None else ())
         return given
 
     def emit(self, jaxpr: Any, variables: dict[Any, int]) -> None:
@@ -109,20 +118,34 @@ class _Assembler:
             else:
                 results = [self.new() for _ in equation.outvars]
                 function = _function(equation)
-                self.steps.append((function, operands, results, equation.primitive.multiple_results))
                 self._note(function, equation, operands, results)
+                if self._follows(function, equation, operands):
+                    with np.errstate(all="ignore"):
+                        self.start[results[0]] = function(*(self.start[k] for k in operands))
+                    self.known.add(results[0])
+                else:
+                    self.steps.append((function, operands, results, equation.primitive.multiple_results))
                 if equation.primitive.name in ("broadcast_in_dim", "reshape") and operands[0] in self.ones:
                     self.ones.add(results[0])
             variables.update(zip(equation.outvars, results, strict=True))
 
     def _note(self, function: Any, equation: Any, operands: list[int], results: list[int]) -> None:
-        """Which registers `with_ends` may let be written over."""
+        """Which registers `with_ends` may let be written over, and which need not be freed."""
         name, aval = equation.primitive.name, equation.outvars[0].aval
+        own = _fills(function) or name.startswith("reduce_") or self.light.issuperset(operands)
+        if own and all(math.prod(out.aval.shape) <= _LIGHT for out in equation.outvars):
+            self.light.update(results)
         if _fills(function):
             if math.prod(aval.shape) >= _LARGE:
                 self.large[results[0]] = tuple(aval.shape), np.dtype(aval.dtype)
         elif not name.startswith("reduce_"):
             self.shared.update(operands)
+
+    def _follows(self, function: Any, equation: Any, operands: list[int]) -> bool:
+        """Whether the result is the same in every call: small tables of numbers that stand in the program."""
+        simple = isinstance(function, np.ufunc) or equation.primitive.name in _CONSTANT
+        small = math.prod(equation.outvars[0].aval.shape) <= _LIGHT
+        return simple and small and len(equation.outvars) == 1 and self.known.issuperset(operands)
 
     def unchanged(self, equation: Any, operands: list[int]) -> int | None:
         """The register that a result merely repeats: a product with ones, of which derivatives are full."""
@@ -155,8 +178,19 @@ class _Assembler:
             spare = [k for k in dead if k in own and k != taken]
             fill = kind if place is None and outputs[0] in own else None
             needed.update(operands)
-            ended.append((function, operands, outputs, several, dead, place, fill, spare))
+            dead = [k for k in dead if k not in self.light]
+            ended.append(_step(function, operands, outputs, several, dead, place, fill, spare))
         return ended[::-1]
+
+
+def _step(function: Any, operands: list[int], outputs: list[int], *more: Any) -> tuple[Any, ...]:
+    """How many operands, the function, one or two of them, one result, and where there is more to it, zero and all.
+
+    Most steps are of small arrays, and take less time than it takes to look whether there is more to do.
+    """
+    if len(operands) in (1, 2) and all(x is None or x is False or x == [] for x in more):
+        return len(operands), function, operands[0], operands[-1], outputs[0], None
+    return 0, function, None, None, None, (operands, outputs, *more)
 
 
 def _in_place(function: Any) -> bool:
@@ -174,7 +208,14 @@ def _run(
     registers = list(start)
     for k, x in zip(given, arrays, strict=True):
         registers[k] = x
-    for function, operands, outputs, several, dead, place, fill, done in steps:
+    for arity, function, left, right, result, more in steps:
+        if arity == 2:
+            registers[result] = function(registers[left], registers[right])
+            continue
+        if arity == 1:
+            registers[result] = function(registers[left])
+            continue
+        operands, outputs, several, dead, place, fill, done = more
         values = [registers[k] for k in operands]
         if fill is not None:
             found = function(*values, out=spare.take(fill))
@@ -222,6 +263,8 @@ def _function(equation: Any) -> Callable[..., Any]:
             before, own = lengths.matvec + lengths.vecmat, lengths.solve
             after = before + own + lengths.transpose_solve
             return lambda *operands: solve(*operands[before : before + own], *operands[after:])
+    if name == "div" and not np.issubdtype(equation.invars[0].aval.dtype, np.integer):
+        return np.true_divide
     if name in PRIMITIVES:
         return PRIMITIVES[name](params)
     return _left_to_jax(equation)
