@@ -20,7 +20,7 @@ from provi.certificates.monte_carlo.whitened_frame import scale_factor
 from provi.core.arguments import double_precision
 from provi.core.interpreter import weighed_jit
 from provi.families.base import AbstractFamily, moment_of
-from provi.targets.base import AbstractTarget
+from provi.targets.base import AbstractTarget, traced_potential
 
 REACH = np.arange(1.0, 13.0)
 """Powers of ten of the standard deviations of q at which the density is looked at along a ray."""
@@ -161,4 +161,4 @@ def _potentials(target: AbstractTarget, points: np.ndarray) -> np.ndarray:
 
 @partial(weighed_jit, calls=10)
 def _chunk(target: AbstractTarget, points: Any) -> Any:
-    return jax.vmap(target.potential)(points)
+    return jax.vmap(partial(traced_potential, target))(points)

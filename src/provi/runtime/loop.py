@@ -28,7 +28,7 @@ from provi.core.interpreter import instant_jit, weighed_jit
 from provi.core.tree import select
 from provi.core.types import Count, Flag, RandomKey, Scalar
 from provi.families.base import AbstractFamily, AnyParameters
-from provi.targets.base import AbstractTarget
+from provi.targets.base import AbstractTarget, traced_potential
 
 
 def _is_large(leaf: Any) -> bool:
@@ -351,9 +351,10 @@ def estimate_elbo(
     """
     draws, log_q = family.sample_and_log_prob(key, point, num_draws)
     # At once where that takes little memory: a potential of many data has arrays as long as they are, for each draw.
-    at_once = LARGEST_ARRAY // max(largest_array(target.potential, draws[0]), 1)
+    potential = partial(traced_potential, target)
+    at_once = LARGEST_ARRAY // max(largest_array(potential, draws[0]), 1)
     if at_once >= num_draws:
-        values = -over_draws(target.division, target.potential, draws) - log_q
+        values = -over_draws(target.division, potential, draws) - log_q
     else:
-        values = -jax.lax.map(target.potential, draws, batch_size=max(at_once, 1)) - log_q
+        values = -jax.lax.map(potential, draws, batch_size=max(at_once, 1)) - log_q
     return values.mean(), values.std(ddof=1) / num_draws**0.5
