@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from provi.core.arguments import device_array
 from provi.core.types import Words
 
 Value = TypeVar("Value")
@@ -48,7 +48,7 @@ class HostObject(eqx.Module, Generic[Value]):
         number = next(_numbers)
         _objects[number] = value
         # Two words: in single precision JAX has no longer integers.
-        self.number, self.held = jnp.asarray(np.asarray([number], np.uint64).view(np.uint32)), _Held(value)
+        self.number, self.held = device_array(np.asarray([number], np.uint64).view(np.uint32)), _Held(value)
 
     @property
     def value(self) -> Value:

@@ -141,7 +141,7 @@ class Unravel:
     def __call__(self, z: Vector) -> dict[str, Any]:
         """The parts of z in the parameters' shapes."""
         ends = np.cumsum([math.prod(shape) for shape in self.shapes])
-        parts = jnp.split(z, ends[:-1])
+        parts = (np if isinstance(z, np.ndarray) else jnp).split(z, ends[:-1])
         return {name: part.reshape(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
 
     @property

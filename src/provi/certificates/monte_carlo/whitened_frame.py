@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from scipy.linalg import cholesky, solve_triangular
 
 from provi.certificates.monte_carlo.batch_sums import LARGEST_DENSE, Frame, times
+from provi.core.arguments import device_array
 from provi.core.interpreter import weighed_jit
 from provi.core.types import Draws
 from provi.families.location_scale import LocationScale, Point
@@ -51,7 +52,7 @@ def whitened_frame(target: AbstractTarget, point: Point) -> tuple[Frame, Grounds
         loc=jnp.asarray(point.loc, target.dtype),
         factor=jnp.asarray(factor, target.dtype),
         whitener=None if whitener is None else jnp.asarray(whitener, target.dtype),
-        claimed=jnp.asarray(claimed, target.dtype),
+        claimed=device_array(claimed, target.dtype),
     )
     return frame, Grounds(_convexity(constants.log_concave), curvature)
 

@@ -100,7 +100,7 @@ def from_numpyro(
         _check_masks(program, unravel, vector)
     _check_finite(program, unravel, vector)
     axes = _read_axes(found, axis_labels)
-    names = coordinate_names(jax.eval_shape(unravel, vector), found.labels, {name: dict(pairs) for name, pairs in axes})
+    names = coordinate_names(unravel(np.asarray(vector)), found.labels, {name: dict(pairs) for name, pairs in axes})
     linear = recognise(program, unravel, vector, names)
     fields: dict[str, Any] = {
         "model": program,

@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from provi.core.arguments import double_precision
+from provi.core.arguments import device_array, double_precision
 from provi.core.host_object import HostObject
+from provi.core.interpreter import weighed_jit
 from provi.core.types import Vector
 from provi.frontends.pymc.anatomy import anatomy_of, family_of
 from provi.frontends.pymc.graphs import logit_of
@@ -82,13 +83,13 @@ def from_pymc(
     if program.unravel.size == 0:
         raise ValueError("the free variables of the model have no entries: nothing is left to infer.")
     vector = np.concatenate([np.ravel(point[value.name]) for value in model.value_vars])
-    vector = jnp.asarray(vector, program.example.dtype)
+    vector = device_array(vector, program.example.dtype)
     if start is not None:
         vector = jnp.asarray(_merged(program, vector, start))
     density = program.log_density()
     _check_density(program, density, vector)
     labels = [_LABELS.get(type(transform).__name__, "free") for transform in program.transforms]
-    names = coordinate_names(program.unravel(vector), labels, program.axis_labels)
+    names = coordinate_names(program.unravel(np.asarray(vector)), labels, program.axis_labels)
     linear, nested = recognise(program, density, vector, names), None
     if linear is None:
         anatomy = anatomy_of(program)
@@ -109,7 +110,7 @@ def _import_pymc() -> None:
     if "pymc.sampling.jax" in sys.modules:
         return
     with ThreadPoolExecutor(1) as another_thread:  # has the setting of the process, not that of a context of this one
-        double = another_thread.submit(lambda: jnp.asarray(0.0).dtype == jnp.float64).result()
+        double = another_thread.submit(lambda: jnp.result_type(float) == jnp.float64).result()
     flags = os.environ.get("XLA_FLAGS")
     try:
         # For the JAX versions of PyMC's own operations. It asks XLA for 100 devices, and PyTensor for 64 bits.
@@ -182,7 +183,7 @@ def _merged(program: PyMCProgram, vector: Any, start: Any) -> np.ndarray:
 
 def _check_density(program: PyMCProgram, density: Traced, vector: Any) -> None:
     """The density at the start: an error names the variable that is not finite there, or says that PyMC has another."""
-    value, gradient = _value_and_gradient(density, vector)
+    value, gradient = map(np.asarray, _value_and_gradient(density, vector))
     remedy = "Pass start={name: value, ...} where the density is finite, or check the data."
     # JAX moves an index that is out of bounds to the last entry, without a word; PyMC raises.
     theirs = _logp_in_python(program, vector)
@@ -198,14 +199,14 @@ def _check_density(program: PyMCProgram, density: Traced, vector: Any) -> None:
         )
 
 
-@eqx.filter_jit
+@weighed_jit
 def _value_and_gradient(density: Traced, vector: Any) -> tuple[Any, Any]:
     return jax.value_and_grad(density)(vector)
 
 
 def _logp_in_python(program: PyMCProgram, vector: Any) -> float:
     """PyMC's own log density."""
-    pairs = zip(program.unravel(vector).values(), program.inputs, strict=True)
+    pairs = zip(program.unravel(np.asarray(vector)).values(), program.inputs, strict=True)
     parts = [np.asarray(part, value.dtype) for part, value in pairs]
     try:
         return float(in_python(program.inputs, [program.logp])(*parts)[0])

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from provi.core.arguments import default_dtype
+from provi.core.arguments import default_dtype, device_array
 from provi.core.equal_programs import EqualProgram
 from provi.core.types import Vector
 from provi.frontends.target import Unravel
@@ -112,7 +112,8 @@ class PyMCProgram:
         values = [model.rvs_to_values[rv] for rv in self.free]
         shapes = [np.shape(point[value.name]) for value in values]
         self.unravel = Unravel(tuple(rv.name for rv in self.free), tuple(shapes))
-        self.example = jnp.zeros(self.unravel.size, min(default_dtype(), *(value.dtype for value in values), key=_bits))
+        dtype = min(default_dtype(), *(value.dtype for value in values), key=_bits)
+        self.example = device_array(np.zeros(self.unravel.size), dtype)
         # Inputs and data of known shape: JAX has no others, and PyTensor's rewrites then settle all sizes.
         sized = zip(values, shapes, strict=True)
         self.inputs = [tensor(value.name, dtype=value.dtype, shape=shape) for value, shape in sized]
