@@ -338,3 +338,5 @@ def test_the_compiler_is_not_waited_for_longer_than_it_saves(monkeypatch):
     assert made[2:] == ["_Interpreted", "_Compiled"] and traced.count(1) == 2
     heavy = interpreter.weighed_jit(program, calls=1000, later=late)
     assert heavy(table, 1) == both[1] and len(made) == 4
+    monkeypatch.setattr(interpreter, "_on_first_processor", lambda values: False)
+    assert heavy(table, 1) == late(table, 1) and traced.count(1) == 4  # one program, on any device

@@ -103,8 +103,8 @@ def weighed_jit(
         return _Compiled(traced.lower().compile(compiler_options=less_work(int(expected > _LITTLE))), *results)
 
     traces = {} if later is None else later.traces  # pyright: ignore[reportFunctionMemberAccess]
-    compiled = program_jit(function)
-    weighed = _by_engine(function, compiled if later is None else later, engine, traces, keeps=later is not None)
+    compiled = program_jit(function) if later is None else later
+    weighed = _by_engine(function, compiled, engine, traces, keeps=later is not None)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

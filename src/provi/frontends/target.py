@@ -138,8 +138,8 @@ class Unravel:
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
 
-    def __call__(self, z: Vector) -> dict[str, Any]:
-        """The parts of z in the parameters' shapes."""
+    def __call__(self, z: Vector | np.ndarray) -> dict[str, Any]:
+        """The parts of z in the parameters' shapes; of an array of NumPy's on the host."""
         ends = np.cumsum([math.prod(shape) for shape in self.shapes])
         parts = (np if isinstance(z, np.ndarray) else jnp).split(z, ends[:-1])
         return {name: part.reshape(shape) for name, part, shape in zip(self.names, parts, self.shapes, strict=True)}
