@@ -329,6 +329,11 @@ def test_the_compiler_is_not_waited_for_longer_than_it_saves(monkeypatch):
 
     few, many = (float(interpreter.weighed_jit(program, calls=100)(table, parts)) for parts in (1, 60))
     assert few == pytest.approx(many)
+    # How often a loop of the user's goes round is not known.
+    looped = interpreter.weighed_jit(
+        lambda x: jax.lax.while_loop(lambda s: s[0] > 0, lambda s: (s[0] - 1, program(x, 60)), (1, 0.0))[1], calls=5
+    )
+    assert float(looped(table)) == pytest.approx(many) and made.pop() == "_Compiled"
     assert made == ["_Compiled", "_Interpreted"]
     late = interpreter.weighed_jit(program, calls=1000)
     early = interpreter.weighed_jit(program, calls=10, later=late)

@@ -75,7 +75,12 @@ def instant_jit(
 
 
 def weighed_jit(
-    function: Callable, *, trips: int = _TRIPS, calls: int = 1, later: Callable[..., Any] | None = None
+    function: Callable,
+    *,
+    trips: int = _TRIPS,
+    calls: int = 1,
+    loops: int = 0,
+    later: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """A function that is interpreted, or compiled with the optimisation that its work pays for, by its shapes alone.
 
@@ -84,6 +89,8 @@ def weighed_jit(
     **Arguments:**
 
     - `trips`: as for `instant_jit`. - `calls`: how often a fit calls it, roughly.
+    - `loops`: how deep its own `while` are in each other. How often one goes round that a user's function has, as one
+      that solves an equation, nobody knows: what has those is interpreted only where it is little work.
     - `later`: for the first calls of many, of which a fit may need no more: what `weighed_jit` has made of the same
       function for all of them. It takes the place of compiling here, and the trace is its own.
     """
@@ -94,8 +101,9 @@ def weighed_jit(
             return None
         slow = calls * work(closed.jaxpr, trips)
         expected = calls * work(closed.jaxpr, trips, compiled=True)
-        wait = _AN_EQUATION * _equations(closed.jaxpr)
-        if slow <= _LITTLE or (slow <= _MOST_SLOW * wait and slow - expected <= _MOST_GAIN * wait):
+        wait, known = _AN_EQUATION * _equations(closed.jaxpr), _loops(closed.jaxpr) <= loops
+        pays = known and slow <= _MOST_SLOW * wait and slow - expected <= _MOST_GAIN * wait
+        if pays or (slow <= _LITTLE and (known or later is None)):
             keys, (shape, static) = [_is_key(atom) for atom in closed.jaxpr.outvars], results
             return _Interpreted(interpreted(closed), keys, shape, static, False)
         if expected > _SOME or later is not None:
@@ -318,6 +326,16 @@ def _work(equation: Any, trips: int, compiled: bool) -> float:
 
 def _equations(jaxpr: Any) -> int:
     return sum(1 + sum(_equations(closed.jaxpr) for closed in _inner(equation.params)) for equation in jaxpr.eqns)
+
+
+def _loops(jaxpr: Any) -> int:
+    """How deep `while` are in each other."""
+    inside = (
+        max(map(_loops, (closed.jaxpr for closed in _inner(equation.params))), default=0)
+        + (equation.primitive.name == "while")
+        for equation in jaxpr.eqns
+    )
+    return max(inside, default=0)
 
 
 def _inner(params: dict[str, Any]) -> list[Any]:

@@ -279,7 +279,7 @@ instant_loop, instant_quick_loop = instant_jit(_advance, trips=1), instant_jit(_
 weighed_loop = weighed_jit(_advance, trips=2, calls=1000)
 # Of a log-concave one ten are often enough, and interpreted as quick as the program is compiled.
 _FIRST_STEPS = 40
-first_loop = weighed_jit(_advance, trips=2, calls=_FIRST_STEPS, later=weighed_loop)
+first_loop = weighed_jit(_advance, trips=2, calls=_FIRST_STEPS, loops=2, later=weighed_loop)
 donating_loop = program_jit(_advance_in_place, donate="all-except-first")
 quick_donating_loop = quick_jit(_advance_in_place, donate="all-except-first")
 

@@ -240,7 +240,7 @@ class BatchedPotential:
         return np.concatenate(values), np.concatenate(gradients)
 
 
-@partial(weighed_jit, calls=60)
+@partial(weighed_jit, trips=100, calls=60)
 def _values_and_gradients(target: AbstractTarget, rows: Draws):
     return jax.vmap(partial(autodiff, target))(rows)
 

@@ -69,7 +69,7 @@ class BatchMeans(eqx.Module):
     least: PerBatch
 
 
-@partial(weighed_jit, trips=100, calls=4)
+@partial(weighed_jit, trips=100, calls=4, loops=1)
 def batch_means(
     key: RandomKey,
     target: AbstractTarget,

@@ -220,7 +220,7 @@ class Sums(eqx.Module):
     excess: Scalar
 
 
-@partial(weighed_jit, trips=100, calls=4)
+@partial(weighed_jit, trips=100, calls=4, loops=1)
 def _sums(
     key: RandomKey,
     target: AbstractTarget,
