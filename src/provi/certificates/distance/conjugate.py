@@ -134,8 +134,6 @@ class RowProblem(AbstractProblem):
         curvature = matrix.T @ np.asarray(self.prior_curvature) @ matrix
         error = size**2 * (float(self.curvature_error) + rounding * float(np.linalg.norm(self.prior_curvature)))
         gradient_error = float(self.gradient_error) + rounding * float(np.linalg.norm(self.prior_gradient))
-        rows = np.linalg.norm(self.root, axis=1)
-        sizes = rows if self.design is None else on_host(_absolute(self.design) @ rows)
         return RowProblem(
             self.design,
             self.root @ matrix,
@@ -146,7 +144,7 @@ class RowProblem(AbstractProblem):
             matrix.T @ np.asarray(self.prior_gradient),
             error,
             size * gradient_error,
-            size * (np.asarray(self.row_error) + rounding * sizes),
+            size * (np.asarray(self.row_error) + rounding * on_host(self._row_sizes())),
             self.centre_error,
             self.largest_weight,
             self.quadratic,
@@ -207,13 +205,8 @@ class RowProblem(AbstractProblem):
 
     def _row_sizes(self) -> Any:
         """What the rounding of sums over rows of X is in proportion to: x_n'R may cancel after they were added up."""
-        rows = jnp.linalg.norm(self.root, axis=1)
-        return rows if self.design is None else jnp.abs(self.design) @ rows
-
-
-def _absolute(table: Any) -> Any:
-    """Where the table lies."""
-    return np.abs(table) if isinstance(table, np.ndarray) else jnp.abs(table)
+        rows = (self.root**2).sum(axis=1) ** 0.5
+        return rows if self.design is None else abs(self.design) @ rows
 
 
 def inverse_hessians(problem: RowProblem, places: np.ndarray) -> np.ndarray:
@@ -400,16 +393,14 @@ def in_floating_type(problem: AbstractProblem, dtype: Any) -> AbstractProblem:
     """A row problem with its arrays in `dtype`, on the device once for all; a density stays what it is."""
     if isinstance(problem, DensityProblem):
         return problem
-    return jax.tree.map(lambda x: _converted(x, dtype) if _is_real(x) else x, problem)
+    return jax.tree.map(lambda x: _converted(x, dtype), problem)
 
 
 def _converted(leaf: Any, dtype: Any) -> Any:
     """On the host where it is there: outside a compiled function every conversion is compiled by itself."""
+    if not (isinstance(leaf, float) or eqx.is_inexact_array_like(leaf)):
+        return leaf
     return jnp.asarray(leaf, dtype) if isinstance(leaf, jax.Array) else device_array(np.asarray(leaf, dtype))
-
-
-def _is_real(leaf: Any) -> bool:
-    return isinstance(leaf, float) or eqx.is_inexact_array_like(leaf)
 
 
 @partial(instant_jit, on_host=True)
