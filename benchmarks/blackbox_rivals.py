@@ -8,7 +8,7 @@ from scipy import optimize
 
 from provi.algorithms.natural.laplace import laplace_approximation
 from provi.algorithms.proximal.mpsgd import MPSGD
-from provi.core.lanczos import extreme_eigenvalues
+from provi.core.krylov import extreme_eigenvalues
 from provi.estimators.gradients import StickingTheLanding
 from provi.families.location_scale import Gaussian
 from provi.runtime.run import Budget, run

@@ -11,10 +11,12 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import provi
-from provi.core import host_program, interpreter
+from provi.core import host_loops, host_program, interpreter
 from provi.core.arguments import double_precision
 from provi.core.randomness import folded, key_of, split_key, split_keys
+from provi.structures.linear import Linear
 from provi.targets.likelihoods import Poisson
+from provi.targets.row_sums import weighted_sums
 
 _TABLE = np.random.default_rng(0).normal(size=(7, 4))
 _SQUARE = _TABLE.T @ _TABLE
@@ -203,6 +205,38 @@ def test_large_work_is_compiled_and_small_is_not(monkeypatch):
     assert len(calls) == 1
     jax.jit(square)(np.ones((10, 10)))  # inside another program
     assert len(calls) == 2
+    # What is mostly products of rows is not compiled however large: NumPy takes half the time of XLA.
+    rows, weights = np.ones((3000, 40)), np.ones(3000)
+    slope, gram = interpreter.instant_jit(weighted_sums, compiler)(rows, weights, weights)
+    np.testing.assert_array_equal(gram, np.full((40, 40), 3000.0))
+    assert len(calls) == 2
+    other = interpreter.instant_jit(lambda x, w: weighted_sums(jnp.exp(jnp.sin(jnp.exp(x))), w, w), compiler)
+    other(np.ones((30_000, 5)), np.ones(30_000))
+    assert len(calls) == 3
+
+
+def test_turns_of_a_sum_are_shared_among_threads_and_give_the_same_bits(monkeypatch):
+    def independent(x):
+        def add(sums, k):
+            block = jax.lax.dynamic_slice_in_dim(x, 2 * k, 2)
+            return (sums[0] + jnp.sum(jnp.exp(block), axis=0), jnp.maximum(sums[1], jnp.max(block))), None
+
+        return jax.lax.scan(add, (jnp.zeros(4), jnp.zeros(())), jnp.arange(3))[0]
+
+    def chained(x):
+        return jax.lax.scan(lambda total, row: (total + total @ row * row, None), jnp.ones(4), x)[0]
+
+    pools, pool = [], host_loops.ThreadPoolExecutor
+    monkeypatch.setattr(host_loops, "ThreadPoolExecutor", lambda count: pools.append(count) or pool(count))
+    monkeypatch.setattr(host_loops, "_LARGE_BLOCK", 1)
+    for program, shared in ((independent, [3]), (chained, [])):
+        found = []
+        for cores in (1, 3):
+            monkeypatch.setattr(host_loops, "available_cores", lambda cores=cores: cores)
+            found.append(interpreter.instant_jit(program)(_TABLE))
+        jax.tree.map(np.testing.assert_array_equal, *found)
+        assert pools == shared
+        pools.clear()
 
 
 def test_what_nobody_reads_is_not_computed():
@@ -223,6 +257,9 @@ def test_small_work_has_one_blas_thread_and_what_was_set_comes_back():
         assert threads() == {2}
         with interpreter.one_blas_thread(600), interpreter.one_blas_thread(30, 10**6):
             assert threads() == {2}  # large: as it was
+        long = provi.targets.LogisticRegression(np.ones((200_000, 30)), np.arange(200_000) % 2)
+        with Linear(long, provi.families.Gaussian(30)).threads():
+            assert threads() == {1}  # what a fit of a linear model does itself is of the order of its columns
         began, end = threading.Event(), threading.Event()
 
         def other_fit():

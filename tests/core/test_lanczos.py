@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.core.lanczos import extreme_eigenvalues
+from provi.core.krylov import extreme_eigenvalues
 
 
 @functools.partial(jax.jit, static_argnums=2)

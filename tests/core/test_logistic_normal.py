@@ -8,6 +8,7 @@ from scipy import integrate, special
 
 from provi.targets.likelihoods.bernoulli import (
     DENSITY_ERROR,
+    NARROW,
     SIGMOID_ERROR,
     SLOPES,
     VALUE_ERROR,
@@ -61,6 +62,25 @@ def test_curvature_moments_against_quadrature():
             [gaussian_mean(lambda z, t, j=power: t**j * density(z), m, s) for m, s in zip(MEAN, DEVIATION, strict=True)]
         )
         assert (np.abs(np.asarray(moment) - truth) <= DENSITY_ERROR).all()
+
+
+def test_series_for_narrow_gaussians_against_quadrature():
+    """Within what the remainders of the heat equation's series are proven to be, at the widest and narrower."""
+    mean, deviation = (x.ravel() for x in np.meshgrid(MEANS, [0.0, 0.1, 0.25, NARROW**0.5 * (1 - 1e-15)]))
+    found = softplus_moments(jnp.asarray(mean), jnp.asarray(deviation**2))
+    curved = density_moments(jnp.asarray(mean), jnp.asarray(deviation))
+    functions = (lambda z, t: softplus(z), lambda z, t: special.expit(z), lambda z, t: density(z))
+    powers = tuple(lambda z, t, j=j: t**j * density(z) for j in range(3))
+    errors = (2e-10, 1.4e-10, 8e-10, 8e-10, 1.4e-9, 3.5e-9)
+    largest = []
+    for moment, function, error in zip(
+        (found.value, found.slope, found.weight, *curved), functions + powers, errors, strict=True
+    ):
+        truth = [gaussian_mean(function, m, max(s, 1e-9)) for m, s in zip(mean, deviation, strict=True)]
+        off = np.abs(np.asarray(moment) - np.array(truth))
+        assert (off <= error).all()
+        largest.append(off.max() / error)
+    assert max(largest) > 0.05  # nothing is hidden by generous constants
 
 
 @pytest.mark.parametrize(

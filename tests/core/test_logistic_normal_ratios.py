@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from provi.targets.likelihoods.bernoulli import SMALL_VARIANCE, sigmoid_mean_ratios
+from provi.core.normal_cdf import SMALL_VARIANCE, sigmoid_mean_ratios
 
 MEANS = np.linspace(-60, 60, 161)
 ratios_of_order_two = jax.jit(sigmoid_mean_ratios)

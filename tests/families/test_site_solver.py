@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.core.conjugate_gradients import stochastic_log_det
+from provi.core.krylov import stochastic_log_det
 from provi.families.site_solver import factors_fit, low_rank_suffices, site_solver
 from provi.kernels import Matern12, SquaredExponential
 

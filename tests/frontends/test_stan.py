@@ -102,9 +102,9 @@ def test_hessian_in_closed_form(regression, length):
 def test_a_batch_is_its_rows_and_threads_do_not_matter(rich, monkeypatch):
     engine, points = rich.program.engine, np.random.default_rng(2).normal(size=(400, rich.dim))
     monkeypatch.setattr(engine, "_seconds", 1.0)
-    monkeypatch.setattr("provi.frontends.stan.compiled._cores", lambda: 5)
+    monkeypatch.setattr("provi.frontends.stan.compiled.available_cores", lambda: 5)
     values, gradients = jax.jit(jax.vmap(jax.value_and_grad(rich.potential)))(jnp.asarray(points))
-    monkeypatch.setattr("provi.frontends.stan.compiled._cores", lambda: 1)
+    monkeypatch.setattr("provi.frontends.stan.compiled.available_cores", lambda: 1)
     singles = [engine.gradient(point[None]) for point in points]
     assert np.array_equal(values, [-value[0] for value, _ in singles])
     assert np.array_equal(gradients, [-gradient[0] for _, gradient in singles])

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import provi
+from provi.core import host_primitives
 from provi.core.interpreter import compiled_only, instant_jit
 from provi.targets import row_sums
 
@@ -43,3 +44,41 @@ def test_a_model_in_blocks_is_the_model_at_once(monkeypatch):
     deviation = np.sqrt(np.diag(np.asarray(one.posterior.covariance)))
     assert (np.abs(np.asarray(two.posterior.mean) - np.asarray(one.posterior.mean)) < 0.02 * deviation).all()
     assert two.certificate.status == "proven"
+
+
+@pytest.mark.parametrize("shape", ["lower", "upper", "full"])
+@pytest.mark.parametrize("layout", ["C", "F"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_numpy_carries_out_by_hand_is_what_is_compiled(shape, layout, dtype, monkeypatch):
+    """Three chunks, the last of them short; and no product of the whole table is left to the interpreter."""
+    rng = np.random.default_rng(0)
+    table = np.asarray(rng.standard_normal((2500, 7)), dtype, order=layout)
+    root = {"lower": np.tril, "upper": np.triu, "full": np.asarray}[shape](rng.standard_normal((7, 7))).astype(dtype)
+    vector, weights = rng.standard_normal(7).astype(dtype), rng.random(2500).astype(dtype)
+    monkeypatch.setitem(host_primitives.PRIMITIVES, "dot_general", None)
+
+    def program(x, m, c, w):
+        sums = row_sums.weighted_sums(x, w - 0.5, w), row_sums.weighted_sums(x, w, w - 0.5)
+        return row_sums.products(x, c), row_sums.projections(x, m, c), sums, row_sums.magnitudes(x, c)
+
+    with jax.enable_x64(True):
+        found = jax.tree.leaves(instant_jit(program)(table, vector, root, weights))
+        with compiled_only():
+            wanted = jax.tree.leaves(instant_jit(program)(table, vector, root, weights))
+    for x, y in zip(found, wanted, strict=True):
+        assert x.dtype == dtype
+        np.testing.assert_allclose(x, y, rtol=0, atol=2500 * np.finfo(dtype).eps * float(np.abs(y).max()))
+
+
+def test_derivatives_and_batches_are_not_carried_out_as_the_function_itself():
+    rng = np.random.default_rng(0)
+    table, roots = rng.standard_normal((9, 3)), rng.standard_normal((2, 3, 3))
+
+    def program(x, c):
+        norm = lambda root: row_sums.projections(x, x[0], root)[1].sum()  # noqa: E731
+        return jax.vmap(jax.value_and_grad(norm))(c)
+
+    with jax.enable_x64(True):
+        value, slope = instant_jit(program)(table, roots)
+    np.testing.assert_allclose(value, [np.sum((table @ root) ** 2) for root in roots], rtol=1e-13)
+    np.testing.assert_allclose(slope, 2 * table.T @ table @ roots, rtol=1e-12)

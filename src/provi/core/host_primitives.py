@@ -39,11 +39,28 @@ def _convert(params: dict[str, Any]) -> Function:
     return lambda x: x if x.dtype == dtype else x.astype(dtype)
 
 
-def _divide(x: Any, y: Any) -> Any:
-    if not np.issubdtype(np.result_type(x), np.integer):
-        return np.true_divide(x, y)
+def _quotient(x: Any, y: Any) -> Any:
+    """Of integers, towards zero."""
     quotient = np.floor_divide(x, y)
     return quotient + ((np.fmod(x, y) != 0) & ((x < 0) != (y < 0))).astype(quotient.dtype)
+
+
+@fills
+def _divide(x: Any, y: Any, out: Any = None) -> Any:
+    if x.dtype.kind not in "iu":
+        return np.true_divide(x, y, out=out)
+    found = _quotient(x, y)
+    if out is not None:
+        out[...] = found
+    return found
+
+
+@fills
+def _reciprocal_root(x: Any, out: Any = None) -> Any:
+    if x.ndim == 0:
+        return 1 / np.sqrt(x)
+    result = np.sqrt(x, out=out)
+    return np.reciprocal(result, out=result)
 
 
 def _integer_power(params: dict[str, Any]) -> Function:
@@ -357,7 +374,7 @@ PRIMITIVES: dict[str, Callable[[dict[str, Any]], Function]] = {
     "reshape": lambda params: lambda x: x.reshape(params["new_sizes"]),
     "rev": lambda params: lambda x: np.flip(x, params["dimensions"]),
     "round": _rounded,
-    "rsqrt": _same(lambda x: 1 / np.sqrt(x)),
+    "rsqrt": _same(_reciprocal_root),
     "select_n": _same(_select),
     "shift_left": _same(np.left_shift),
     "shift_right_arithmetic": _same(_shift_right_arithmetic),
@@ -389,7 +406,7 @@ SLOW = {
 """Those that take an order of magnitude longer an entry than a sum."""
 
 VIEWS = {
-    "broadcast_in_dim", "copy", "device_put", "expand_dims", "iota", "optimization_barrier", "reshape", "rev", "slice",
-    "split", "squeeze", "stop_gradient", "transpose",
+    "broadcast_in_dim", "copy", "device_put", "dynamic_slice", "expand_dims", "iota", "optimization_barrier", "reshape",
+    "rev", "slice", "split", "squeeze", "stop_gradient", "transpose",
 }  # fmt: skip
 """Those that copy nothing."""

@@ -3,7 +3,8 @@
 XLA takes 0.2 to 1 s for a program that a small fit runs ten times in 20 ms. So what is small is traced as ever, which
 takes milliseconds, and its equations are carried out by NumPy (`host_program`): one implementation, two engines,
 equal to rounding. The choice is by the program's estimated work, which depends on shapes alone: the same call has the
-same bits on every run. Large programs are compiled; beside an accelerator, which takes longer to compile for and
+same bits on every run. Large programs are compiled, but for those that spend their time in products of rows, of which
+NumPy's BLAS takes half of XLA's processor time; beside an accelerator, which takes longer to compile for and
 carries out faster, a program counts as large much sooner. `weighed_jit` compiles with as much optimisation as a
 program's work pays for.
 """
@@ -22,8 +23,9 @@ from jax.core import Tracer
 from jax.extend import core as jax_core
 
 from provi.core.compilation import less_work, program_jit, quick_jit
+from provi.core.host_loops import Program, closed_program
 from provi.core.host_primitives import PRIMITIVES, SLOW, VIEWS
-from provi.core.host_program import Program, closed_program, host_array, interpreted
+from provi.core.host_program import host_array, interpreted, is_by_hand
 
 SMALL_WORK, SMALL_BESIDE_ACCELERATOR = 4e8, 2e7
 """Nanoseconds, estimated, up to which a call is interpreted. The first logistic regression of 80,000 x 64 took 4.0 s of
@@ -34,6 +36,9 @@ _MOST_NUMBERS, _MOST_TO_FETCH = 2**24, 2**18
 _OVERHEAD, _COMPILED_OVERHEAD, _TRIPS = 2e3, 20.0, 20
 _LARGEST_FOR_ONE, _MOST_FOR_ONE = 500, 2**22
 """The order of matrices, and the numbers of a table, up to which one thread is enough."""
+
+_SHARE = 0.15
+"""Of a program's work, from which products of rows that NumPy carries out by hand decide for NumPy."""
 
 _LITTLE, _SOME = 1.5e8, 3e9
 """Nanoseconds, estimated, over all calls of a program, up to which `weighed_jit` interprets it or gives it the least
@@ -65,13 +70,27 @@ def instant_jit(
 
     def engine(traced: Any, results: Any) -> Any:
         closed = traced.jaxpr
-        small = SMALL_WORK if jax.default_backend() == "cpu" else SMALL_BESIDE_ACCELERATOR
-        if closed.effects or work(closed.jaxpr, trips) > small:
+        if closed.effects or not (_is_small(closed.jaxpr, trips) or _is_products(closed.jaxpr, trips)):
             return None
         keys, (shape, static) = [_is_key(atom) for atom in closed.jaxpr.outvars], results
         return _Interpreted(interpreted(closed), keys, shape, static, on_host)
 
-    return _by_engine(function, compiler(function), engine, {})
+    return _by_engine(function, compiler(function), engine, {}, most=math.inf)
+
+
+def _is_small(jaxpr: Any, trips: int) -> bool:
+    if jax.default_backend() != "cpu":
+        return work(jaxpr, trips) <= SMALL_BESIDE_ACCELERATOR
+    numbers = sum(math.prod(atom.aval.shape) for atom in jaxpr.invars)
+    return numbers <= _MOST_NUMBERS and work(jaxpr, trips) <= SMALL_WORK
+
+
+def _is_products(jaxpr: Any, trips: int) -> bool:
+    """Whether a program spends its time in products of rows that NumPy's BLAS carries out, in half of XLA's time."""
+    if jax.default_backend() != "cpu":
+        return False
+    by_hand = work(jaxpr, trips, chosen=is_by_hand)
+    return by_hand > 0 and by_hand >= _SHARE * work(jaxpr, trips)
 
 
 def weighed_jit(
@@ -124,11 +143,17 @@ def weighed_jit(
 
 
 def _by_engine(
-    function: Callable, compiled: Callable, engine: Callable, traces: dict[Any, Any], keeps: bool = False
+    function: Callable,
+    compiled: Callable,
+    engine: Callable,
+    traces: dict[Any, Any],
+    keeps: bool = False,
+    most: float | int = _MOST_NUMBERS,
 ) -> Callable[..., Any]:
     """`function`, traced once for each kind of arguments, by what `engine` makes of it; `compiled` where that is None.
 
-    **Arguments:** `traces`: those that another has left, and where this one leaves its own if it `keeps` them.
+    **Arguments:** `traces`: those that another has left, and where this one leaves its own if it `keeps` them. `most`:
+    numbers above which it is `compiled`, whatever it does.
     """
     programs: dict[Any, Any] = {}
 
@@ -137,7 +162,7 @@ def _by_engine(
         leaves, structure = jax.tree.flatten((args, kwargs))
         places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray | np.generic)]
         arrays = [leaves[k] for k in places]
-        if not (_switch["on"] and _on_host(arrays)):
+        if not (_switch["on"] and _on_host(arrays, most)):
             return compiled(*args, **kwargs)
         others = set(range(len(leaves))).difference(places)
         rest = tuple(leaves[k] for k in sorted(others))
@@ -248,9 +273,9 @@ def _blas_switches() -> Any:
     return ThreadpoolController().select(user_api="blas")
 
 
-def _on_host(arrays: Sequence[Any]) -> bool:
+def _on_host(arrays: Sequence[Any], most: float | int) -> bool:
     """Whether all arrays are numbers on one device, few enough, and nothing is being traced."""
-    most = _MOST_NUMBERS if jax.default_backend() == "cpu" else _MOST_TO_FETCH
+    most = most if jax.default_backend() == "cpu" else _MOST_TO_FETCH
     if sum(math.prod(x.shape) for x in arrays) > most:
         return False
     for x in arrays:
@@ -293,19 +318,25 @@ def _is_key(atom: Any) -> bool:
     return jax.numpy.issubdtype(atom.aval.dtype, jax.dtypes.prng_key)
 
 
-def work(jaxpr: Any, trips: int = _TRIPS, compiled: bool = False) -> float:
-    """Nanoseconds that NumPy takes for a program, or `compiled` XLA, roughly, from its shapes alone."""
-    return sum((_work(equation, trips, compiled) for equation in jaxpr.eqns), 0.0)
+def work(jaxpr: Any, trips: int = _TRIPS, compiled: bool = False, chosen: Callable[[Any], bool] | None = None) -> float:
+    """Nanoseconds that NumPy takes for a program, or `compiled` XLA, roughly, from its shapes alone.
+
+    `chosen`: which equations count; None for all.
+    """
+    return sum((_work(equation, trips, compiled, chosen) for equation in jaxpr.eqns), 0.0)
 
 
-def _work(equation: Any, trips: int, compiled: bool) -> float:
+def _work(equation: Any, trips: int, compiled: bool, chosen: Callable[[Any], bool] | None) -> float:
     name, params = equation.primitive.name, equation.params
     overhead = _COMPILED_OVERHEAD if compiled else _OVERHEAD
-    inner = [work(closed.jaxpr, trips, compiled) for closed in _inner(params)]
+    of_inner = None if chosen is not None and chosen(equation) else chosen
+    inner = [work(closed.jaxpr, trips, compiled, of_inner) for closed in _inner(params)]
     if name == "scan":
         return params["length"] * inner[0]
     if inner:
         return (trips if name == "while" else 1) * sum(inner)
+    if chosen is not None and not chosen(equation):
+        return 0.0
     size = sum(math.prod(out.aval.shape) for out in equation.outvars)
     if name == "dot_general":
         ((contracted, _), _), shape = params["dimension_numbers"], equation.invars[0].aval.shape

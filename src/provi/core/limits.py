@@ -1,4 +1,4 @@
-"""What there is of memory and time. What would take more of the one is refused, of the other left out. Without JAX."""
+"""What there is of memory, time and processors. What would take more is refused, or left out. Without JAX."""
 
 import dataclasses
 import math
@@ -66,6 +66,11 @@ def check_memory(what: str, needed: float | int, remedy: str) -> None:
         raise ValueError(
             f"{what} takes about {needed / 2**30:.1f} GiB, more than is free ({free / 2**30:.1f} GiB): {remedy}."
         )
+
+
+def available_cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def host_bytes() -> int:

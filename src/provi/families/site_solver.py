@@ -37,8 +37,8 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
 from provi.core.arguments import device_array
-from provi.core.conjugate_gradients import Columns, IdentityPlusLowRank, solve
 from provi.core.interpreter import instant_jit
+from provi.core.krylov import Columns, IdentityPlusLowRank, solve
 from provi.core.pivoted_cholesky import PivotedCholesky, pivoted_cholesky
 from provi.core.types import Count, Flag, Indices, Matrix, Scalar, Vector
 from provi.kernels.rows import Gram, KernelRows, gram_columns, gram_diagonal, gram_rows, in_full

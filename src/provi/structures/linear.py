@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, ClassVar
 
@@ -24,6 +25,7 @@ from provi.certificates.distance.bound import Deferred
 from provi.certificates.distance.posterior import linear_posterior_bound
 from provi.certificates.linear.bounds import linear_model_bounds, refuted_link, whitened_pass
 from provi.core.devices import divided
+from provi.core.interpreter import one_blas_thread
 from provi.core.lazy import is_instance
 from provi.core.limits import Clock
 from provi.families.base import AbstractFamily
@@ -136,6 +138,10 @@ class Linear(AbstractStructure):
         """Where the run is that of a black box."""
         sampled = self.target.dim > LARGEST_LINEAR or self.family.scale == "low_rank"
         return measured_gradients(self.target, clock) if sampled else clock
+
+    def threads(self) -> AbstractContextManager[Any]:
+        """By the columns: what is left to NumPy itself are their matrices, however many rows there are."""
+        return one_blas_thread(self.target.dim)
 
     def constants(self) -> Constants:
         """All of them where a pass over the data is short; else those that need none: no bound here asks for more."""

@@ -22,7 +22,7 @@ from provi.certificates.bounds import at_most, spend
 from provi.certificates.build import DEFAULT_GRADIENTS
 from provi.certificates.certificate import at_confidence
 from provi.core.interpreter import weighed_jit
-from provi.core.lanczos import extreme_eigenvalues
+from provi.core.krylov import extreme_eigenvalues
 from provi.core.limits import Clock
 from provi.estimators.gradients import Entropy, StickingTheLanding
 from provi.families.base import AbstractFamily

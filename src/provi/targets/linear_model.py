@@ -35,7 +35,7 @@ from provi.targets.likelihoods.base import AbstractLikelihood, Batch
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors
 from provi.targets.likelihoods.rows import RowLikelihood
 from provi.targets.priors import GaussianPrior
-from provi.targets.row_sums import RowNumbers, Rows, block_size, sum_over_rows
+from provi.targets.row_sums import RowNumbers, Rows, block_size, real_gram, sum_over_rows
 from provi.targets.streaming import RowStream
 
 _STREAM = 2**31 - 3  # of the seed: not the one that drew the parameters
@@ -368,11 +368,7 @@ def _chosen(rows: Any, places: Any) -> Any:
 @instant_jit
 def _gram(target: AbstractLinearModel) -> Any:
     """X'X in float64."""
-    return sum_over_rows(target, lambda rows, real: _real_gram(rows.design, real), dtype=jnp.float64)
-
-
-def _real_gram(design: Any, real: Any) -> Any:
-    return design.T @ jnp.where(real[:, None], design, 0)
+    return sum_over_rows(target, lambda rows, real: real_gram(rows.design, real), dtype=jnp.float64)
 
 
 @double_precision

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from provi.core.arguments import as_array, check_count, check_positive, device_array, double_precision
 from provi.core.captured import captured
 from provi.core.compilation import program_jit
-from provi.core.lanczos import extreme_eigenvalues
+from provi.core.krylov import extreme_eigenvalues
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 from provi.targets.assumptions import Assumptions, confront, declare, proven_bounds, proven_or
 from provi.targets.base import AbstractTarget, Constant, Constants, declared, in_double, unknown

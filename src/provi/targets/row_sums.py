@@ -10,6 +10,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from scipy.linalg import blas
+
+from provi.core.host_primitives import fills
+from provi.core.host_program import by_hand
 
 _NUMBERS_AT_ONCE, _NUMBERS_IN_CACHE, _FEWEST_ROWS = 2**23, 2**20, 4096
 """Numbers of a block on an accelerator, and on a processor, whose caches hold what stands between two products: with
@@ -114,8 +119,99 @@ def _sum_over_blocks(block: Callable[[Any], Any], num_blocks: int, combine: Call
     return jax.lax.scan(add, zero, jnp.arange(num_blocks))[0]
 
 
-def weighted_gram(design: Any, weights: Any, precision: Any = jax.lax.Precision.HIGHEST) -> Any:
-    r"""$\sum_n w_nx_nx_n'$ of the rows, as $S'S$ with $s_n = \sqrt{w_n}\,x_n$ unless a weight is negative.
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+_TRIANGULAR: dict[str, Any] = {kind: getattr(blas, name) for kind, name in (("f", "strmm"), ("d", "dtrmm"))}
+
+_CHUNK = 1024
+"""Rows that NumPy works on at a time: what stands between two products then stays in the cache."""
+
+
+def _chunks(table: Any) -> list[slice]:
+    return [slice(first, min(first + _CHUNK, len(table))) for first in range(0, len(table), _CHUNK)]
+
+
+@fills
+def _row_products(table: Any, matrix: Any, out: Any = None) -> Any:
+    found = np.empty((len(table), matrix.shape[1]), table.dtype) if out is None else out
+    multiply = _multiplication(matrix)
+    for rows in _chunks(table):
+        multiply(table[rows], found[rows])
+    return found
+
+
+def _projected(table: Any, vector: Any, matrix: Any) -> list[Any]:
+    centre, norms = np.empty(len(table), table.dtype), np.empty(len(table), table.dtype)
+    multiply, buffer = _multiplication(matrix), np.empty((min(_CHUNK, len(table)), matrix.shape[1]), table.dtype)
+    for rows in _chunks(table):
+        part, product = table[rows], buffer[: rows.stop - rows.start]
+        np.matmul(part, vector, out=centre[rows])
+        multiply(part, product)
+        np.vecdot(product, product, out=norms[rows])
+    return [centre, norms]
+
+
+def _weighted(table: Any, slopes: Any, weights: Any) -> list[Any]:
+    signed = bool((weights < 0).any())
+    factors, buffer = weights if signed else np.sqrt(weights), np.empty_like(table[:_CHUNK])
+    slope, gram = np.zeros(table.shape[1], table.dtype), np.zeros(2 * table.shape[1:], table.dtype)
+    for rows in _chunks(table):
+        part, scaled = table[rows], buffer[: rows.stop - rows.start]
+        slope += slopes[rows] @ part
+        np.multiply(part, factors[rows, None], out=scaled)
+        gram += (part if signed else scaled).T @ scaled
+    return [slope, gram]
+
+
+def _magnitudes(table: Any, matrix: Any) -> Any:
+    found = np.empty((len(table), matrix.shape[1]), table.dtype)
+    for rows in _chunks(table):
+        np.matmul(np.abs(table[rows]), matrix, out=found[rows])
+    return found
+
+
+def _real_gram(table: Any, real: Any) -> Any:
+    rows = table if real.all() else table[real]
+    return rows.T @ rows
+
+
+def _multiplication(matrix: Any) -> Callable[[Any, Any], Any]:
+    """Rows times a matrix, into a table of their own: half the work where it is square and triangular."""
+    lower = next(
+        (lower for lower in (True, False) if not (np.triu(matrix, 1) if lower else np.tril(matrix, -1)).any()), None
+    )
+    if lower is None or matrix.shape[0] != matrix.shape[1]:
+        return lambda rows, out: np.matmul(rows, matrix, out=out)
+    function = _TRIANGULAR[matrix.dtype.char]
+    # BLAS counts by columns: its matrices are transposed.
+    turned = np.ascontiguousarray(matrix).T
+
+    def multiply(rows: Any, out: Any) -> None:
+        out[:] = rows
+        found = function(1.0, turned, out.T, lower=not lower, overwrite_b=1)
+        if not np.shares_memory(found, out):
+            out[:] = found.T
+
+    return multiply
+
+
+@by_hand(_row_products)
+def products(design: Any, root: Any) -> Any:
+    """x_n'C of every row."""
+    return jnp.dot(design, root, precision=_HIGHEST)
+
+
+@by_hand(_projected)
+def projections(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
+    """x_n'm and |C'x_n|^2 of every row."""
+    product = jnp.dot(design, root, precision=_HIGHEST)
+    return jnp.dot(design, loc, precision=_HIGHEST), jnp.sum(product**2, axis=1)
+
+
+@by_hand(_weighted)
+def weighted_sums(design: Any, slopes: Any, weights: Any) -> tuple[Any, Any]:
+    r"""The sums of $s_nx_n$ and of $w_nx_nx_n'$, the latter as $S'S$ with rows $\sqrt{w_n}\,x_n$ unless a weight is
+    negative.
 
     A product of a matrix with itself is half the work, which NumPy's BLAS makes use of. Every entry of it is rounded
     five times beside the additions, against three of $X'(wX)$.
@@ -123,12 +219,30 @@ def weighted_gram(design: Any, weights: Any, precision: Any = jax.lax.Precision.
 
     def of_roots(design: Any, weights: Any) -> Any:
         roots = jnp.sqrt(weights)[:, None] * design
-        return jnp.dot(roots.T, roots, precision=precision)
+        return jnp.dot(roots.T, roots, precision=_HIGHEST)
 
     def general(design: Any, weights: Any) -> Any:
-        return jnp.dot(design.T, weights[:, None] * design, precision=precision)
+        return jnp.dot(design.T, weights[:, None] * design, precision=_HIGHEST)
 
-    return jax.lax.cond(jnp.any(weights < 0), general, of_roots, design, weights)
+    gram = jax.lax.cond(jnp.any(weights < 0), general, of_roots, design, weights)
+    return jnp.dot(design.T, slopes, precision=_HIGHEST), gram
+
+
+@by_hand(_magnitudes)
+def magnitudes(design: Any, vectors: Any) -> Any:
+    """|X| times the columns of `vectors`."""
+    return jnp.dot(jnp.abs(design), vectors, precision=_HIGHEST)
+
+
+@by_hand(_real_gram)
+def real_gram(design: Any, real: Any) -> Any:
+    """X'X of the rows that are real."""
+    return design.T @ jnp.where(real[:, None], design, 0)
+
+
+def weighted_gram(design: Any, weights: Any) -> Any:
+    """The second of `weighted_sums` alone."""
+    return weighted_sums(design, jnp.zeros_like(weights), weights)[1]
 
 
 def keep(real: Any, moments: Any) -> Any:

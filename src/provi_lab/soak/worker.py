@@ -6,6 +6,7 @@ job unless it was killed.
 """
 
 import contextlib
+import importlib
 import itertools
 import json
 import os
@@ -106,10 +107,11 @@ def _import_everything() -> None:
     import provi.kernels
     import provi.report
     import provi.result.storage  # noqa: F401
-    from provi.fit import structures
+    from provi.fit import STRUCTURES
     from provi_lab.soak import problems  # noqa: F401
 
-    list(structures())
+    for module in STRUCTURES:
+        importlib.import_module(f"provi.structures.{module}")
 
 
 def _forked() -> _Victim:

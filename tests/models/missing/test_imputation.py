@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from provi.core.normal_cdf import sigmoid_mean_ratios
 from provi.models.missing import imputation as module
 from provi.models.missing.conditional import (
     Parameters,
@@ -21,7 +22,6 @@ from provi.models.missing.estimation import standard_errors
 from provi.models.missing.imputation import draw_parameters, impute, impute_properly
 from provi.models.missing.information import empirical_information, louis_information
 from provi.models.missing.likelihood import score
-from provi.targets.likelihoods.bernoulli import sigmoid_mean_ratios
 from support.statistics import assert_mean
 
 

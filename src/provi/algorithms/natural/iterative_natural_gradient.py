@@ -43,7 +43,7 @@ from provi.algorithms.natural.trial import (
 )
 from provi.core.arguments import device_array
 from provi.core.compilation import program_jit
-from provi.core.conjugate_gradients import stochastic_log_det
+from provi.core.krylov import stochastic_log_det
 from provi.core.tree import select
 from provi.core.types import Count, Scalar, Vector
 from provi.families.dual_gaussian import DualGaussian, DualPoint

@@ -36,7 +36,7 @@ from provi.families.marginals import marginal_quadrature
 from provi.families.scales import Diagonal, Symmetric, Triangular
 from provi.targets.likelihoods.moments import quadrature_moments
 from provi.targets.linear_model import AbstractLinearModel, fast_products
-from provi.targets.row_sums import Rows, keep, sum_over_rows, weighted_gram
+from provi.targets.row_sums import Rows, keep, projections, sum_over_rows, weighted_sums
 
 _GROWTH, _LARGEST_STEP, _POINT_VARIANCE = 4.0, 1e8, 1e-6
 
@@ -172,11 +172,11 @@ def evaluate(
     fused = not exact and fast_products(target)
 
     def sums(rows: Rows, real: Any) -> Any:
-        projected, summed = (_projections, _weighted_sums)
+        projected, summed = projections, weighted_sums
         if fused:
-            from provi.core.row_kernels import projections, weighted_sums  # for a GPU only
+            from provi.core import row_kernels  # for a GPU only
 
-            projected, summed = projections, weighted_sums
+            projected, summed = row_kernels.projections, row_kernels.weighted_sums
         elif rows.by_columns:
             projected = _projections_by_columns
         centre, own = projected(rows.design, point.loc, root)
@@ -204,21 +204,10 @@ def exact_negative_elbo(target: AbstractLinearModel, family: LocationScale, poin
     return evaluate(target, family, point, rule, target.prior.whitener(), jnp.ones((), bool)).negative_elbo
 
 
-def _projections(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
-    """x_n'm and |C'x_n|^2 of every row."""
-    product = jnp.dot(design, root, precision=jax.lax.Precision.HIGHEST)
-    return jnp.dot(design, loc, precision=jax.lax.Precision.HIGHEST), jnp.sum(product**2, axis=1)
-
-
 def _projections_by_columns(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
     """The same of a transposed table of columns: half the time of the product from the other side."""
     product = jnp.dot(root.T, design.T, precision=jax.lax.Precision.HIGHEST)
     return jnp.dot(design, loc, precision=jax.lax.Precision.HIGHEST), jnp.sum(product**2, axis=0)
-
-
-def _weighted_sums(design: Any, slopes: Any, weights: Any) -> tuple[Any, Any]:
-    """The sums of `slopes` x_n and of `weights` x_n x_n'."""
-    return jnp.dot(design.T, slopes, precision=jax.lax.Precision.HIGHEST), weighted_gram(design, weights)
 
 
 def first_location(target: AbstractLinearModel) -> np.ndarray:

@@ -45,7 +45,16 @@ from provi.families.location_scale import LocationScale, Point, square_root
 from provi.targets.likelihoods.moments import LinkMoments, MomentErrors, quadrature_moments
 from provi.targets.linear_model import AbstractLinearModel
 from provi.targets.priors import whitened_prior
-from provi.targets.row_sums import Rows, block_size, keep, sum_over_rows, weighted_gram
+from provi.targets.row_sums import (
+    Rows,
+    block_size,
+    keep,
+    magnitudes,
+    products,
+    sum_over_rows,
+    weighted_gram,
+    weighted_sums,
+)
 
 QUADRATURE_ERROR, LARGEST_SPREAD, LARGEST_TAIL = 1e-9, 10.0, 1e-12
 """Accuracy of the rules for other bases than the normal, the spread up to which it was tested, and the share of the
@@ -133,11 +142,11 @@ def _pass(target: AbstractLinearModel, loc: Any, root: Any, rule: Any, regions: 
     steepness = 0.0 if target.self_concordance is None else target.self_concordance
 
     def sums(block: Rows, real: Any) -> Any:
-        rows = block.design @ root
+        rows = products(block.design, root)
         centre, variance = block.design @ loc, jnp.sum(rows**2, axis=1)
         total = block.total_variance(variance)
         moments, errors = keep(real, moments_and_errors(target, centre, total, block.response, rule))
-        gram = weighted_gram(rows, moments.weight)
+        gradient, gram = weighted_sums(rows, moments.slope, moments.weight)
         # An offset moves what a row's moments are, not how they enter the gradient.
         spread, weight, slope = jnp.sqrt(variance), jnp.abs(moments.weight), jnp.abs(moments.slope)
         row_error, centre_error = row_rounding(block.design, loc, root)
@@ -152,7 +161,7 @@ def _pass(target: AbstractLinearModel, loc: Any, root: Any, rule: Any, regions: 
         if regions:
             lacks = partial(_deficits, target, block, moments.weight, centre, spread, row_error, centre_error)
             deficits = jnp.stack([jnp.where(real[None, :], lacks(radius), 0).sum(axis=1) for radius in RADII])
-        return rows.T @ moments.slope, gram, jnp.sum(slope_error), jnp.sum(weight_error), deficits
+        return gradient, gram, jnp.sum(slope_error), jnp.sum(weight_error), deficits
 
     return sum_over_rows(target, sums, dtype=jnp.float64)
 
@@ -181,8 +190,9 @@ def _deficits(
 
 def row_rounding(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
     """Bounds on the rounding of each row x'C, in its norm, and of each x'm."""
-    unit, size = 2 * design.shape[1] * jnp.finfo(root.dtype).eps, jnp.abs(design)
-    return unit * (size @ jnp.sqrt(jnp.sum(root**2, axis=1))), unit * (size @ jnp.abs(loc))
+    unit, norms = 2 * design.shape[1] * jnp.finfo(root.dtype).eps, jnp.sqrt(jnp.sum(root**2, axis=1))
+    sizes = unit * magnitudes(design, jnp.stack([norms, jnp.abs(loc)], axis=1))
+    return sizes[:, 0], sizes[:, 1]
 
 
 def moments_and_errors(
@@ -219,7 +229,7 @@ def curvature_on_region(target: AbstractLinearModel, loc: Any, root: Any, radius
     """`local_curvature` of all rows of `target`, which is in float64, at q = (loc, root), and its rounding."""
 
     def sums(block: Rows, real: Any) -> Any:
-        rows = block.design @ root
+        rows = products(block.design, root)
         spread = jnp.sqrt(jnp.sum(rows**2, axis=1))
         row_error, centre_error = row_rounding(block.design, loc, root)
         centre = block.design @ loc

@@ -1,7 +1,6 @@
 """A Stan program compiled with PyStan's tools and called through `ctypes`."""
 
 import ctypes
-import os
 import time
 import weakref
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from provi.core.limits import available_cores
 from provi.frontends.stan.build import data_error, shorten
 from provi.frontends.stan.engine import AbstractEngine, to_json
 
@@ -104,7 +104,7 @@ class CompiledStan(AbstractEngine):
     def _evaluate(self, points: np.ndarray, values: np.ndarray, gradients: np.ndarray | None) -> str:
         rows, dim = points.shape
         points, message = np.ascontiguousarray(points, np.float64), ctypes.create_string_buffer(_MESSAGE_ROOM)
-        threads = min(rows, _cores(), 1 + int(rows * self._seconds / _THREAD_SECONDS)) if rows > 1 else 1
+        threads = min(rows, available_cores(), 1 + int(rows * self._seconds / _THREAD_SECONDS)) if rows > 1 else 1
         self._library.provi_density(
             self._handle,
             _pointer(points),
@@ -139,7 +139,3 @@ def _pointer(array: np.ndarray) -> Any:
 
 def _words(message: Any) -> str:
     return " ".join(shorten(message.value.decode(errors="replace")).split())
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -32,6 +32,7 @@ from jax.scipy.linalg import block_diag
 from jaxtyping import Array, Bool, Float
 
 from provi.core.compilation import sized_jit
+from provi.core.normal_cdf import SigmoidMeanRatios, sigmoid_mean_ratios
 from provi.models.missing.conditional import (
     Conditional,
     ConditionedPatterns,
@@ -42,7 +43,6 @@ from provi.models.missing.conditional import (
     fold_symmetric,
     unfold_symmetric,
 )
-from provi.targets.likelihoods.bernoulli import SigmoidMeanRatios, sigmoid_mean_ratios
 
 _NUMBERS_AT_ONCE = 2**22
 """Rows are taken in blocks with at most this many numbers in an array of one number a row and parameter."""

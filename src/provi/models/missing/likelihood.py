@@ -25,6 +25,7 @@ from jaxtyping import Array, Float
 
 from provi.core.arguments import device_array
 from provi.core.compilation import sized_jit
+from provi.core.normal_cdf import sigmoid_mean_ratios
 from provi.models.missing.conditional import (
     Conditional,
     ConditionedPatterns,
@@ -33,7 +34,6 @@ from provi.models.missing.conditional import (
     condition_patterns,
     condition_rows,
 )
-from provi.targets.likelihoods.bernoulli import sigmoid_mean_ratios
 
 _BLOCK_ENTRIES = 2**21
 """Rows are taken in blocks whose p-by-p matrices have this many entries: 16 MB."""

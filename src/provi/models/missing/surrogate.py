@@ -31,9 +31,9 @@ from jaxtyping import Array, Float
 
 from provi.algorithms.incremental.surrogates import AbstractSurrogate
 from provi.core.arguments import device_array
+from provi.core.normal_cdf import sigmoid_mean_ratios
 from provi.models.missing.chains import exact_draws, metropolis_draws, start_chains
 from provi.models.missing.conditional import Parameters, Rows, condition_patterns, condition_rows
-from provi.targets.likelihoods.bernoulli import sigmoid_mean_ratios
 
 CURVATURES = ("boehning", "jaakkola", "newton")
 SAMPLERS = ("metropolis", "exact")

@@ -5,7 +5,6 @@ these, for each width of documents anew, which took longer than all the rest.
 """
 
 import collections
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from provi.core.arguments import device_array, double_precision
+from provi.core.limits import available_cores
 from provi.models.topics.corpus import CHUNK
 
 
@@ -61,14 +61,9 @@ def draws_from(mean: Any, root: Any, points: Any) -> Any:
     return mean[None, :] + (points * root[None, :] if root.ndim == 1 else points @ root.T)
 
 
-def _num_processors() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def worker_pool() -> ThreadPoolExecutor:
     """A thread for each processor: on the CPU, JAX runs a program in the thread that calls it, on one processor."""
-    return ThreadPoolExecutor(_num_processors())
+    return ThreadPoolExecutor(available_cores())
 
 
 def few_at_a_time(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
@@ -77,7 +72,7 @@ def few_at_a_time(function: Callable[[Any], Any], items: Iterable[Any]) -> Itera
         waiting = collections.deque()
         for item in items:
             waiting.append(pool.submit(double_precision(function), item))
-            if len(waiting) > _num_processors():
+            if len(waiting) > available_cores():
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from provi.core.conjugate_gradients import IdentityPlusLowRank, solve
+from provi.core.krylov import IdentityPlusLowRank, solve
 from provi.core.pivoted_cholesky import pivoted_cholesky
 
 
