@@ -226,15 +226,28 @@ def test_turns_of_a_sum_are_shared_among_threads_and_give_the_same_bits(monkeypa
     def chained(x):
         return jax.lax.scan(lambda total, row: (total + total @ row * row, None), jnp.ones(4), x)[0]
 
+    def crossed(x):
+        return jax.lax.scan(lambda c, row: ((total := c[0] + c[1], total), None), (x[0], x[1]), x)[0]
+
+    def swapped(x):
+        return jax.lax.scan(lambda c, row: ((c[1] + row, c[0] + row), None), (x[0], x[1]), x)[0]
+
+    def foreign(x):  # what is left to JAX, whose precision is a thread's own
+        def add(total, row):
+            return total + jax.lax.reduce(row, 1.0, lambda a, b: a * jnp.cos(b), (0,)), None
+
+        return jax.lax.scan(add, jnp.zeros(()), x)[0]
+
     pools, pool = [], host_loops.ThreadPoolExecutor
     monkeypatch.setattr(host_loops, "ThreadPoolExecutor", lambda count: pools.append(count) or pool(count))
     monkeypatch.setattr(host_loops, "_LARGE_BLOCK", 1)
-    for program, shared in ((independent, [3]), (chained, [])):
+    for program, shared in ((independent, [3]), (chained, []), (crossed, []), (swapped, []), (foreign, [])):
         found = []
         for cores in (1, 3):
             monkeypatch.setattr(host_loops, "available_cores", lambda cores=cores: cores)
             found.append(interpreter.instant_jit(program)(_TABLE))
         jax.tree.map(np.testing.assert_array_equal, *found)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-13), found[0], jax.jit(program)(_TABLE))
         assert pools == shared
         pools.clear()
 

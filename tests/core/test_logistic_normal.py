@@ -83,6 +83,22 @@ def test_series_for_narrow_gaussians_against_quadrature():
     assert max(largest) > 0.05  # nothing is hidden by generous constants
 
 
+@pytest.mark.parametrize("mean", [0.0, 1e-17, -1e-17, 0.4, -7.0])
+def test_derivatives_of_the_series_are_its_own_means(mean):
+    """Also where its pieces meet, at 0, where the start of a search is."""
+    value = lambda m: softplus_moments(m, jnp.full(1, 0.05)).value[0]  # noqa: E731
+    at, own = jnp.full(1, mean), softplus_moments(jnp.full(1, mean), jnp.full(1, 0.05))
+    np.testing.assert_allclose(jax.grad(value)(at), own.slope, rtol=1e-8)
+    np.testing.assert_allclose(jax.hessian(value)(at)[0], own.weight, rtol=1e-6)
+
+
+def test_the_series_keeps_its_digits_in_both_tails_in_single_precision():
+    means = np.array([-30.0, -12.0, 12.0, 30.0])
+    found = softplus_moments(jnp.asarray(means, jnp.float32), jnp.full(4, 0.01, jnp.float32)).weight
+    truth = [gaussian_mean(lambda z, t: density(z), m, 0.1) for m in means]
+    np.testing.assert_allclose(found, truth, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("truth", "mixture", "stated"),
     [

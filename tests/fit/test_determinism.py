@@ -22,9 +22,11 @@ rng = np.random.default_rng(0)
 X = rng.normal(size=(30, 3)); y = (X[:, 0] + rng.normal(size=30) > 0).astype(float)
 names = {f"c{k}" for k in range(20)}  # their order is that of the hash seed
 fits = [provi.fit(provi.targets.LogisticRegression(X, y), seed=5)]
+long = rng.normal(size=(20_000, 64))  # in two blocks, which threads share
+fits.append(provi.fit(provi.targets.LogisticRegression(long, (long[:, 0] > 0).astype(float)), seed=5, tol=0.1))
 fn = lambda p: -0.5 * jnp.sum(p["a"] ** 2) - jnp.sum(jnp.cosh(p["b"])) - p["a"][0] * p["b"][1]
 fits.append(provi.fit(provi.targets.LogDensity(fn, {"b": np.zeros(2), "a": np.zeros(2)}), seed=5, budget=1000))
-fits.append(provi.fit(fits[1].target, algorithm=provi.algorithms.ProxSGD(0.01), seed=5, budget=500))  # is compiled
+fits.append(provi.fit(fits[2].target, algorithm=provi.algorithms.ProxSGD(0.01), seed=5, budget=500))  # is compiled
 digest = hashlib.sha256()
 for fit in fits:
     for part in (float(fit.elbo), fit.posterior.mean, fit.posterior.covariance, fit.posterior.sample(5, 1)):
@@ -75,7 +77,8 @@ def test_a_fit_neither_reads_nor_changes_global_random_states():
 def test_other_processes_hash_seeds_threads_and_the_cache_of_programs_give_the_same_bits(tmp_path):
     """The first compiles, the second reads what the first has kept; names are in another order in each.
 
-    The second has one core, hence one thread of XLA, and three of BLAS: fits as small as these are not split.
+    The second has one core, hence one thread of XLA, and three of BLAS: small fits are not split, and sums over long
+    tables are of one thread of BLAS a block.
     """
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
     environment.pop("PROVI_COMPILATION_CACHE", None)

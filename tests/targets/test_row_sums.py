@@ -78,7 +78,17 @@ def test_derivatives_and_batches_are_not_carried_out_as_the_function_itself():
         norm = lambda root: row_sums.projections(x, x[0], root)[1].sum()  # noqa: E731
         return jax.vmap(jax.value_and_grad(norm))(c)
 
+    def batches(x, c):
+        along = jax.vmap(lambda root: row_sums.products(x, root))(c), jax.vmap(row_sums.magnitudes)(c, c)
+        return *along, row_sums.magnitudes(x, x[0])
+
     with jax.enable_x64(True):
         value, slope = instant_jit(program)(table, roots)
+        for found, wanted in zip(
+            instant_jit(batches)(table, roots),
+            (np.einsum("nd,kde->kne", table, roots), np.abs(roots) @ roots, np.abs(table) @ table[0]),
+            strict=True,
+        ):
+            np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(value, [np.sum((table @ root) ** 2) for root in roots], rtol=1e-13)
     np.testing.assert_allclose(slope, 2 * table.T @ table @ roots, rtol=1e-12)

@@ -41,21 +41,19 @@ def _chosen(which: Any, new: Any, old: Any) -> Any:
     return np.where(which.reshape(which.shape + (1,) * (new.ndim - which.ndim)), new, old)
 
 
-_LARGE_BLOCK, _MOST_THREADS = 2**18, 16
+_LARGE_BLOCK, _MOST_THREADS = 2**17, 16
 """Numbers of a table from which the turns of a sum are shared among threads, and by how many at the most."""
 
 
 def scan(params: dict[str, Any], interpreted: Interpreter) -> Program:
     """The program of a `scan` equation; a sum over large blocks is shared among threads."""
-    body, length = interpreted(params["jaxpr"]), params["length"]
-    num_constants, num_carried = scan_counts(params)
+    length, (num_constants, num_carried) = params["length"], scan_counts(params)
     order = range(length - 1, -1, -1) if params["reverse"] else range(length)
-    outputs = [atom.aval for atom in params["jaxpr"].jaxpr.outvars[num_carried:]]
     threads = min(available_cores(), length, _MOST_THREADS)
-    if threads > 1 and not outputs and _largest(params["jaxpr"].jaxpr) >= _LARGE_BLOCK:
-        terms = _terms(params["jaxpr"], num_constants, num_carried, interpreted)
-        if terms is not None:
-            return functools.partial(_sum_by_threads, *terms, order, num_constants, num_carried, threads)
+    if threads > 1 and (shared := _shared(params)) is not None:
+        terms, joins = shared
+        return functools.partial(_sum_by_threads, interpreted(terms), joins, order, num_constants, num_carried, threads)
+    body, outputs = interpreted(params["jaxpr"]), [atom.aval for atom in params["jaxpr"].jaxpr.outvars[num_carried:]]
 
     def loop(*operands: Any) -> list[Any]:
         constants, rows = operands[:num_constants], operands[num_constants + num_carried :]
@@ -71,30 +69,58 @@ def scan(params: dict[str, Any], interpreted: Interpreter) -> Program:
     return loop
 
 
-def _terms(
-    closed: Any, num_constants: int, num_carried: int, interpreted: Interpreter
-) -> tuple[Program, list[Callable]] | None:
-    """The body of a sum over turns without its additions, and these (or maxima); None of any other loop.
+def shares_turns(jaxpr: Any) -> bool:
+    """Whether some loop of a program is a sum whose turns threads share, or would, were there more than one core."""
+    waiting = [jaxpr]
+    while waiting:
+        for equation in waiting.pop().eqns:
+            if equation.primitive.name == "scan" and _shared(equation.params) is not None:
+                return True
+            waiting += _inner(equation)
+    return False
 
-    And of one that leaves something to JAX, whose settings are a thread's own, or to functions of the user.
-    """
-    jaxpr, makers = closed.jaxpr, {id(x): equation for equation in closed.jaxpr.eqns for x in equation.outvars}
+
+def _shared(params: dict[str, Any]) -> tuple[Any, list[Callable]] | None:
+    """The turns of a sum over large blocks without its additions, and these, or maxima; None of other loops."""
+    closed, (num_constants, num_carried) = params["jaxpr"], scan_counts(params)
+    jaxpr = closed.jaxpr
+    if len(jaxpr.outvars) > num_carried or _largest(jaxpr) < _LARGE_BLOCK or not _all_known(jaxpr):
+        return None
+    pieces = _terms(jaxpr, jaxpr.invars[num_constants : num_constants + num_carried])
+    if pieces is None:
+        return None
+    others, joins = pieces
+    return jax_core.ClosedJaxpr(jaxpr.replace(outvars=others), closed.consts), joins
+
+
+def _terms(jaxpr: Any, carried: list[Any]) -> tuple[list[Any], list[Callable]] | None:
+    """What a turn adds to each carried number, and how; None where a turn looks at what was carried in another way."""
+    makers = {id(x): equation for equation in jaxpr.eqns for x in equation.outvars}
     readers = [x for equation in jaxpr.eqns for x in equation.invars]
     others, joins = [], []
-    for carried, out in zip(jaxpr.invars[num_constants:], jaxpr.outvars, strict=False):
-        equation, uses = makers.get(id(out)), sum(x is carried for x in readers)
+    for sums, out in zip(carried, jaxpr.outvars, strict=True):
+        equation = makers.get(id(out))
         if equation is None or (name := equation.primitive.name) not in _JOINS:
             return None
-        if uses != 1 or all(x is not carried for x in equation.invars) or any(x is out for x in readers):
+        terms = [x for x in equation.invars if x is not sums]
+        if len(terms) != 1 or sum(x is sums for x in readers) != 1 or any(x is out for x in readers):
             return None
-        others += [x for x in equation.invars if x is not carried]
+        others += terms
         joins.append(_JOINS[name])
-    if len(others) != num_carried or not _all_known(jaxpr):
-        return None
-    return interpreted(jax_core.ClosedJaxpr(jaxpr.replace(outvars=others), closed.consts)), joins
+    # A number that is carried into the sum of another, as where both are one sum.
+    crossed = any(x is y for x in others for y in carried)
+    return None if crossed else (others, joins)
 
 
 _JOINS: dict[Any, Callable] = {"add": np.add, "max": np.maximum}
+
+CALLS = {
+    "pjit", "jit", "closed_call", "core_call", "remat", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+}  # fmt: skip
+"""Equations that do nothing but call a program."""
+
+_WITH_PROGRAMS = CALLS | {"while", "scan", "cond", "custom_linear_solve"}
 
 
 def _inner(equation: Any) -> list[Any]:
@@ -103,9 +129,10 @@ def _inner(equation: Any) -> list[Any]:
 
 
 def _all_known(jaxpr: Any) -> bool:
-    known = (_inner(equation) or equation.primitive.name in PRIMITIVES for equation in jaxpr.eqns)
-    calls = any(equation.primitive.name == "pure_callback" for equation in jaxpr.eqns)
-    return all(known) and not calls and all(_all_known(part) for equation in jaxpr.eqns for part in _inner(equation))
+    """Whether nothing is left to JAX, whose settings are a thread's own, or to functions of the user."""
+    names = {equation.primitive.name for equation in jaxpr.eqns}
+    known = all(name in PRIMITIVES or name in _WITH_PROGRAMS for name in names) and "pure_callback" not in names
+    return known and all(_all_known(part) for equation in jaxpr.eqns for part in _inner(equation))
 
 
 def _largest(jaxpr: Any) -> int:

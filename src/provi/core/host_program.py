@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.extend import core as jax_core
 
-from provi.core.host_loops import Program, closed_program, scan, while_loop
+from provi.core.host_loops import CALLS, Program, closed_program, scan, while_loop
 from provi.core.host_primitives import PRIMITIVES
 
 _LARGE, _LIGHT, _MOST_KEPT = 4096, 256, 2**25
@@ -24,13 +24,14 @@ keeps for its next call."""
 
 _CONSTANT = {"broadcast_in_dim", "convert_element_type", "iota", "reshape"}
 
-_BY_HAND: dict[str, tuple[Callable, Callable]] = {}
+_BY_HAND: dict[str, tuple[Callable, Callable, tuple[int, ...]]] = {}
 
 
-def by_hand(host: Callable) -> Callable[[Callable], Callable]:
+def by_hand(host: Callable, *ranks: int) -> Callable[[Callable], Callable]:
     """A function of arrays that is a program of its own wherever it is traced, which NumPy carries out by `host`.
 
-    `host` takes host arrays and returns a list of them; or an array, which it fills where it is one that `fills`.
+    `host` takes host arrays of these `ranks` and returns a list of them; or an array, which it fills where it is one
+    that `fills`. Arrays of other ranks, as of a batch, are left to the equations of the function.
     """
 
     def decorate(function: Callable) -> Callable:
@@ -39,7 +40,7 @@ def by_hand(host: Callable) -> Callable[[Callable], Callable]:
             return function(*arrays)
 
         named.__name__ = named.__qualname__ = f"{function.__module__}.{function.__name__}"
-        _BY_HAND[named.__name__] = named, host
+        _BY_HAND[named.__name__] = named, host, ranks
         return jax.jit(named)
 
     return decorate
@@ -61,10 +62,12 @@ def _hand(equation: Any) -> Callable | None:
     floating = {np.dtype(x.aval.dtype) for x in equation.invars if x.aval.dtype != bool}
     if floating not in ({np.dtype(np.float32)}, {np.dtype(np.float64)}):
         return None
-    function, host = _BY_HAND[equation.params["name"]]
+    function, host, ranks = _BY_HAND[equation.params["name"]]
+    if tuple(x.aval.ndim for x in equation.invars) != ranks:
+        return None
     try:
         found = jax.make_jaxpr(function)(*(jax.ShapeDtypeStruct(x.aval.shape, x.aval.dtype) for x in equation.invars))
-    except (TypeError, ValueError):  # not even of these shapes
+    except (IndexError, TypeError, ValueError):  # not even of these shapes
         return None
     called = closed_program(equation.params["jaxpr"])
     return host if str(called.jaxpr) == str(found.jaxpr) else None
@@ -293,14 +296,9 @@ def _run(
 def _called(equation: Any) -> Any:
     """The program that an equation does nothing but call; None for another equation."""
     params = equation.params
-    match equation.primitive.name:
-        case "pjit" | "jit" | "closed_call" | "core_call" | "remat" | "checkpoint" | "remat2" | "custom_jvp_call":
-            found = params.get("call_jaxpr", params.get("jaxpr"))
-        case "custom_vjp_call" | "custom_vjp_call_jaxpr":
-            found = params.get("call_jaxpr", params.get("fun_jaxpr"))
-        case _:
-            return None
-    return closed_program(found)
+    if equation.primitive.name not in CALLS:
+        return None
+    return closed_program(next(params[key] for key in ("call_jaxpr", "jaxpr", "fun_jaxpr") if key in params))
 
 
 def _function(equation: Any) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ from jax.core import Tracer
 from jax.extend import core as jax_core
 
 from provi.core.compilation import less_work, program_jit, quick_jit
-from provi.core.host_loops import Program, closed_program
+from provi.core.host_loops import Program, closed_program, shares_turns
 from provi.core.host_primitives import PRIMITIVES, SLOW, VIEWS
 from provi.core.host_program import host_array, interpreted, is_by_hand
 
@@ -73,7 +73,9 @@ def instant_jit(
         if closed.effects or not (_is_small(closed.jaxpr, trips) or _is_products(closed.jaxpr, trips)):
             return None
         keys, (shape, static) = [_is_key(atom) for atom in closed.jaxpr.outvars], results
-        return _Interpreted(interpreted(closed), keys, shape, static, on_host)
+        # Large products that no threads of ours share are left to those of BLAS.
+        limit = _limit if _is_small(closed.jaxpr, trips) or shares_turns(closed.jaxpr) else nullcontext()
+        return _Interpreted(interpreted(closed), keys, shape, static, on_host, limit)
 
     return _by_engine(function, compiler(function), engine, {}, most=math.inf)
 
@@ -204,11 +206,14 @@ def instant_quick_jit(function: Callable) -> Callable[..., Any]:
 class _Interpreted:
     """A program of host arrays, and the pytree that its results make."""
 
-    def __init__(self, program: Program, keys: Sequence[bool], structure: Any, static: Any, on_host: bool) -> None:
+    def __init__(
+        self, program: Program, keys: Sequence[bool], structure: Any, static: Any, on_host: bool, limit: Any = None
+    ) -> None:
         self.program, self.keys, self.structure, self.static, self.on_host = program, keys, structure, static, on_host
+        self.limit = _limit if limit is None else limit
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
-        with np.errstate(all="ignore"), _limit:  # as XLA, which has no warnings
+        with np.errstate(all="ignore"), self.limit:  # as XLA, which has no warnings
             found = self.program(*map(host_array, arrays))
         if self.on_host:
             return eqx.combine(jax.tree.unflatten(self.structure, found), self.static)

@@ -140,8 +140,12 @@ class Linear(AbstractStructure):
         return measured_gradients(self.target, clock) if sampled else clock
 
     def threads(self) -> AbstractContextManager[Any]:
-        """By the columns: what is left to NumPy itself are their matrices, however many rows there are."""
-        return one_blas_thread(self.target.dim)
+        """By the columns: what is left to NumPy itself are their matrices, however many rows there are.
+
+        Rows that are read in blocks come one block after the other: their products have all threads of BLAS.
+        """
+        streamed = getattr(self.model, "stream", None) is not None
+        return one_blas_thread(self.target.dim, self.target.num_terms if streamed else 1)
 
     def constants(self) -> Constants:
         """All of them where a pass over the data is short; else those that need none: no bound here asks for more."""

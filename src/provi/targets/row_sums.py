@@ -16,9 +16,10 @@ from scipy.linalg import blas
 from provi.core.host_primitives import fills
 from provi.core.host_program import by_hand
 
-_NUMBERS_AT_ONCE, _NUMBERS_IN_CACHE, _FEWEST_ROWS = 2**23, 2**20, 4096
+_NUMBERS_AT_ONCE, _NUMBERS_IN_CACHE, _FEWEST_ROWS, _MOST_ROWS = 2**23, 2**20, 4096, 2**16
 """Numbers of a block on an accelerator, and on a processor, whose caches hold what stands between two products: with
-2^20 a fit of 200,000 x 100 rows took 0.56 times as long as with 2^23, and with 2^19 0.62 times."""
+2^20 a fit of 200,000 x 100 rows took 0.56 times as long as with 2^23, and with 2^19 0.62 times. Moments take some
+thirty numbers a row, so that tables of few columns have fewer rows in a block there: each thread holds one."""
 
 
 class RowNumbers(eqx.Module):
@@ -51,8 +52,9 @@ def block_size(target: Any) -> int:
     stream = getattr(target, "stream", None)
     if stream is not None:
         return stream.tile_rows
-    at_once = _NUMBERS_IN_CACHE if jax.default_backend() == "cpu" else _NUMBERS_AT_ONCE
-    return max(_FEWEST_ROWS, at_once // target.dim)
+    if jax.default_backend() != "cpu":
+        return max(_FEWEST_ROWS, _NUMBERS_AT_ONCE // target.dim)
+    return min(max(_FEWEST_ROWS, _NUMBERS_IN_CACHE // target.dim), _MOST_ROWS)
 
 
 def sum_over_rows(
@@ -195,20 +197,20 @@ def _multiplication(matrix: Any) -> Callable[[Any, Any], Any]:
     return multiply
 
 
-@by_hand(_row_products)
+@by_hand(_row_products, 2, 2)
 def products(design: Any, root: Any) -> Any:
     """x_n'C of every row."""
     return jnp.dot(design, root, precision=_HIGHEST)
 
 
-@by_hand(_projected)
+@by_hand(_projected, 2, 1, 2)
 def projections(design: Any, loc: Any, root: Any) -> tuple[Any, Any]:
     """x_n'm and |C'x_n|^2 of every row."""
     product = jnp.dot(design, root, precision=_HIGHEST)
     return jnp.dot(design, loc, precision=_HIGHEST), jnp.sum(product**2, axis=1)
 
 
-@by_hand(_weighted)
+@by_hand(_weighted, 2, 1, 1)
 def weighted_sums(design: Any, slopes: Any, weights: Any) -> tuple[Any, Any]:
     r"""The sums of $s_nx_n$ and of $w_nx_nx_n'$, the latter as $S'S$ with rows $\sqrt{w_n}\,x_n$ unless a weight is
     negative.
@@ -228,13 +230,13 @@ def weighted_sums(design: Any, slopes: Any, weights: Any) -> tuple[Any, Any]:
     return jnp.dot(design.T, slopes, precision=_HIGHEST), gram
 
 
-@by_hand(_magnitudes)
+@by_hand(_magnitudes, 2, 2)
 def magnitudes(design: Any, vectors: Any) -> Any:
     """|X| times the columns of `vectors`."""
     return jnp.dot(jnp.abs(design), vectors, precision=_HIGHEST)
 
 
-@by_hand(_real_gram)
+@by_hand(_real_gram, 2, 1)
 def real_gram(design: Any, real: Any) -> Any:
     """X'X of the rows that are real."""
     return design.T @ jnp.where(real[:, None], design, 0)

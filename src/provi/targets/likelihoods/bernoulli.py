@@ -76,8 +76,8 @@ def logistic_means(
     mean: Float[Array, "*shape"], variance: Float[Array, "*shape"], curvature: bool = False
 ) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"], Float[Array, "*shape"]]:
     r"""$E\,\mathrm{softplus}$, $E\sigma$ and $E\sigma'$; of the `curvature` $E\sigma'$ and its two derivatives."""
-    sigmoid, tau = jax.nn.sigmoid(mean), 0.5 * variance
-    p, odd = sigmoid * (1 - sigmoid), 1 - 2 * sigmoid
+    (sigmoid, complement, value), tau = _logistic(mean), 0.5 * variance
+    p, odd = sigmoid * complement, complement - sigmoid
     powers, taus = [p], [jnp.ones_like(tau)]
     for k in range(1, _ORDER + 1):
         powers.append(powers[(k - 1) // 2] * powers[k // 2])
@@ -88,9 +88,27 @@ def logistic_means(
     first, second, third = jnp.sum(inner.reshape(3, _ORDER, *mean.shape) * jnp.stack(taus)[None], axis=1)
     if curvature:
         return first, odd * second, third
-    # softplus = max(mean, 0) - log(max(sigmoid, 1 - sigmoid))
-    softplus = jnp.maximum(mean, 0) - jnp.log(jnp.maximum(sigmoid, 1 - sigmoid))
-    return softplus + tau * first, sigmoid + tau * odd * second, third
+    return value + tau * first, sigmoid + tau * odd * second, third
+
+
+@jax.custom_jvp
+def _logistic(x: Float[Array, "*shape"]) -> tuple[Any, Any, Any]:
+    """s(x), s(-x) and softplus(x) with one exponential function, none of which cancels in its tail.
+
+    Their derivatives are said, as those of the pieces are wrong where two of them meet, at 0.
+    """
+    tail = jnp.exp(-jnp.abs(x))
+    large = 1 / (1 + tail)
+    small, right = tail * large, x > 0
+    return jnp.where(right, large, small), jnp.where(right, small, large), jnp.maximum(x, 0) - jnp.log(large)
+
+
+@_logistic.defjvp
+def _logistic_jvp(primals, tangents):
+    (x,), (tangent,) = primals, tangents
+    sigmoid, complement, value = _logistic(x)
+    slope = sigmoid * complement * tangent
+    return (sigmoid, complement, value), (slope, -slope, sigmoid * tangent)
 
 
 class SoftplusMoments(eqx.Module):
@@ -188,7 +206,8 @@ def most_sigmoid_slope(low: Batch, high: Batch) -> Batch:
 class BernoulliLogit(AbstractLikelihood):
     """y ~ Bernoulli(sigmoid(eta)): log-concave, t'' in (0, 1/4].
 
-    Its means are those of a mixture of eight probits, in closed form at every mean and variance.
+    Its means are those of a mixture of eight probits, in closed form at every mean and variance; of narrow Gaussians,
+    those of a series (`logistic_means`), which is nearer.
 
     A `fractional` y in [0, 1] is a share of successes: t = softplus(eta) - y eta, to be weighted with the trials. A row
     of n trials with weight n is then binomial, but for the logarithm of the binomial coefficient.
@@ -224,7 +243,7 @@ class BernoulliLogit(AbstractLikelihood):
 
     @property
     def value_error(self) -> float:
-        """That of the eight probits."""
+        """That of the eight probits; the series for narrow Gaussians has a smaller one."""
         return VALUE_ERROR
 
     def read_response(self, y: Any, length: int) -> np.ndarray:
@@ -232,14 +251,14 @@ class BernoulliLogit(AbstractLikelihood):
         return read_shares(y, length) if self.fractional else read_binary(y, length)
 
     def moments(self, mean: Batch, variance: Batch, y: Batch) -> LinkMoments:
-        """By the eight-probit closed form, at every mean and variance."""
+        """By `softplus_moments`, at every mean and variance."""
         sign, share = _majority(y)
         moments = softplus_moments(sign * mean, variance)
         value = moments.value - share * (sign * mean)
         return LinkMoments(value, sign * (moments.slope - share), moments.weight)
 
     def moment_errors(self, mean: Batch, variance: Batch, y: Batch) -> MomentErrors:
-        r"""Those of the mixture of probits, smaller where the variance is large.
+        r"""Those of the mixture of probits, smaller where the variance is large; those of the series are below them.
 
         If D is the error of t, at most d, then that of E t' is $E D'(\mu + su) = E[D(\mu + su)u]/s \le d\,E|u|/s$,
         $E|u| < 0.8$; and the same from t' to t''.
@@ -256,7 +275,7 @@ class BernoulliLogit(AbstractLikelihood):
         return True
 
     def curvature_moments(self, mean: Batch, deviation: Batch, y: Any = None) -> tuple[Batch, Batch, Batch, Any]:
-        """The same closed form."""
+        """By the same two forms."""
         return *density_moments(mean, deviation), DENSITY_ERROR
 
     def likelihood_bend(self, y: Batch) -> tuple[Batch, Batch]:
@@ -268,7 +287,7 @@ class BernoulliLogit(AbstractLikelihood):
         return jnp.zeros_like(y), jnp.full_like(y, np.pi / 2)
 
     def mean_response(self, mean: Batch, variance: Batch) -> Batch:
-        """P(y = 1) = E sigmoid(eta), by the mixture of probits."""
+        """P(y = 1) = E sigmoid(eta), as in `moments`."""
         return softplus_moments(mean, variance).slope
 
     def draw(self, key: RandomKey, eta: Batch) -> Batch:
