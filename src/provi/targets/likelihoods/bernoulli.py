@@ -73,26 +73,29 @@ _HEAT = _heat_tables()
 
 
 def logistic_means(
-    mean: Float[Array, "*shape"], variance: Float[Array, "*shape"], curvature: bool = False
+    parts: tuple[Float[Array, "*shape"], ...], variance: Float[Array, "*shape"], curvature: bool = False
 ) -> tuple[Float[Array, "*shape"], Float[Array, "*shape"], Float[Array, "*shape"]]:
-    r"""$E\,\mathrm{softplus}$, $E\sigma$ and $E\sigma'$; of the `curvature` $E\sigma'$ and its two derivatives."""
-    (sigmoid, complement, value), tau = _logistic(mean), 0.5 * variance
+    r"""$E\,\mathrm{softplus}$, $E\sigma$ and $E\sigma'$; of the `curvature` $E\sigma'$ and its two derivatives.
+
+    **Arguments:** `parts`: `logistic_parts` of the means. `variance`: at most `NARROW`.
+    """
+    (sigmoid, complement, value), tau = parts, 0.5 * variance
     p, odd = sigmoid * complement, complement - sigmoid
     powers, taus = [p], [jnp.ones_like(tau)]
     for k in range(1, _ORDER + 1):
         powers.append(powers[(k - 1) // 2] * powers[k // 2])
     for _ in range(_ORDER - 1):
         taus.append(taus[-1] * tau)
-    table = jnp.asarray(_HEAT[2:] if curvature else _HEAT[:3], mean.dtype).reshape(3 * _ORDER, _ORDER + 1)
+    table = jnp.asarray(_HEAT[2:] if curvature else _HEAT[:3], value.dtype).reshape(3 * _ORDER, _ORDER + 1)
     inner = jnp.tensordot(table, jnp.stack(powers), 1, precision=jax.lax.Precision.HIGHEST)
-    first, second, third = jnp.sum(inner.reshape(3, _ORDER, *mean.shape) * jnp.stack(taus)[None], axis=1)
+    first, second, third = jnp.sum(inner.reshape(3, _ORDER, *value.shape) * jnp.stack(taus)[None], axis=1)
     if curvature:
         return first, odd * second, third
     return value + tau * first, sigmoid + tau * odd * second, third
 
 
 @jax.custom_jvp
-def _logistic(x: Float[Array, "*shape"]) -> tuple[Any, Any, Any]:
+def logistic_parts(x: Float[Array, "*shape"]) -> tuple[Any, Any, Any]:
     """s(x), s(-x) and softplus(x) with one exponential function, none of which cancels in its tail.
 
     Their derivatives are said, as those of the pieces are wrong where two of them meet, at 0.
@@ -103,10 +106,10 @@ def _logistic(x: Float[Array, "*shape"]) -> tuple[Any, Any, Any]:
     return jnp.where(right, large, small), jnp.where(right, small, large), jnp.maximum(x, 0) - jnp.log(large)
 
 
-@_logistic.defjvp
-def _logistic_jvp(primals, tangents):
+@logistic_parts.defjvp
+def _logistic_parts_jvp(primals, tangents):
     (x,), (tangent,) = primals, tangents
-    sigmoid, complement, value = _logistic(x)
+    sigmoid, complement, value = logistic_parts(x)
     slope = sigmoid * complement * tangent
     return (sigmoid, complement, value), (slope, -slope, sigmoid * tangent)
 
@@ -129,7 +132,7 @@ def softplus_moments(mean: Float[Array, "*shape"], variance: Float[Array, "*shap
     if jax.default_backend() != "cpu":
         return SoftplusMoments(*_mixture_moments(mean, variance))
     small = variance <= NARROW
-    narrow = logistic_means(mean, jnp.where(small, variance, 0))
+    narrow = logistic_means(logistic_parts(mean), jnp.where(small, variance, 0))
     wide = jax.lax.cond(jnp.all(small), _nothing, _mixture_moments, mean, variance)
     return SoftplusMoments(*map(partial(jnp.where, small), narrow, wide))
 
@@ -144,7 +147,7 @@ def density_moments(mean: Float[Array, "*shape"], deviation: Float[Array, "*shap
         return _mixture_density(mean, deviation)
     small = deviation**2 <= NARROW
     s = jnp.where(small, deviation, 0)
-    zeroth, first, second = logistic_means(mean, s**2, curvature=True)
+    zeroth, first, second = logistic_means(logistic_parts(mean), s**2, curvature=True)
     wide = jax.lax.cond(jnp.all(small), _nothing, _mixture_density, mean, deviation)
     return tuple(map(partial(jnp.where, small), (zeroth, s * first, zeroth + s**2 * second), wide))
 
