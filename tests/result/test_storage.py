@@ -219,6 +219,17 @@ def test_files_of_format_1_are_read():
         assert provi.load(FORMAT_1, fit.target).target is fit.target
 
 
+def test_the_file_of_2026_11_19_is_read_and_verified(recwarn):
+    """Format 2 as it was on that day: a change that cannot read it needs a new format."""
+    fit = provi.load(FORMAT_1.with_name("format-2.safetensors"))
+    np.testing.assert_array_equal(np.round(fit.posterior.mean, 8), [0.49446752, -0.13001908])
+    assert fit.certificate.gap == 0.00020477801875760693 and fit.certificate.status == "proven"
+    assert fit.certificate.kl == 0.02213250170388538 and fit.evidence.lower == -9.1037779143878
+    assert list(fit.posterior.names) == ["dose", "age"] and fit.target.num_terms == 12
+    assert provi.certify(fit.target, fit).gap == pytest.approx(fit.certificate.gap, rel=1e-6)
+    assert not recwarn.list
+
+
 def test_damaged_targets_of_format_1_are_refused(tmp_path):
     tensors, metadata = content_of(FORMAT_1)
     name = next(name for name in tensors if name.startswith("target/"))

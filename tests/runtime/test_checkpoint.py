@@ -163,6 +163,16 @@ def test_checkpoints_of_format_1_are_read(saved, tmp_path):
         go(ProxSGD(0.02, 2), 5, checkpoint=path, resume=True)
 
 
+def test_the_file_of_2026_11_19_is_gone_on_from(tmp_path):
+    """Format 2 as it was on that day, after three steps of five: a change that cannot read it needs a new format."""
+    path = tmp_path / "run.safetensors"
+    path.write_bytes((Path(__file__).parent / "files" / "checkpoint-2.safetensors").read_bytes())
+    resumed, whole = go(ProxSGD(0.02, 2), 5, checkpoint=path, resume=True), go(ProxSGD(0.02, 2), 5)
+    assert resumed.num_steps == 5 and resumed.gradient_evaluations == whole.gradient_evaluations
+    np.testing.assert_allclose(flat(resumed.point), flat(whole.point), rtol=1e-9)  # of another machine
+    assert resumed.seconds > 0 and resumed.history["step"][-1] == 5
+
+
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path):
     path = tmp_path / "run.safetensors"
     go(PROX, 30, checkpoint=path)

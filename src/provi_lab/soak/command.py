@@ -9,6 +9,7 @@ least 200 kills, 2,000 damaged files, 2,000 hostile inputs and 500 certificates.
 """
 
 import argparse
+import datetime
 import importlib
 import json
 import subprocess
@@ -19,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from provi_lab.common.report import surroundings
 from provi_lab.soak.tally import Tally, soak
 
 SECONDS = 600.0
@@ -138,6 +140,13 @@ def _progress(tally: Tally) -> None:
     print(f"{tally.kind}: {tally.done} cases, {len(tally.violations)} violations, {tally.seconds:.0f} s", flush=True)
 
 
+def _record(path: Path, tallies: list[Tally], words: list[str] | None) -> None:
+    command = " ".join(["python -m provi_lab.soak", *(sys.argv[1:] if words is None else words)])
+    content = {"date": f"{datetime.date.today():%Y-%m-%d}", "command": command, "machine": surroundings()}
+    content["kinds"] = [tally.as_dict() for tally in tallies]
+    path.write_text(json.dumps(content, indent=1) + "\n")
+
+
 def main(words: list[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -148,6 +157,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--only", choices=list(KINDS), help="one kind, in this process")
     parser.add_argument("--case", type=int, help="one case of --only")
     parser.add_argument("--cases", type=int, help="so many cases of --only")
+    parser.add_argument("--record", type=Path, help="write the counts, the violations and the machine there, as JSON")
     parser.add_argument("--json", type=Path, help="write the counts of --only there, and print nothing")
     options = parser.parse_args(words)
     if options.only is None:
@@ -163,5 +173,7 @@ def main(words: list[str] | None = None) -> None:
     if options.json is not None:
         options.json.write_text(json.dumps(tallies[0].as_dict()))
         return
+    if options.record is not None:
+        _record(options.record, tallies, words)
     print(table(tallies, whole))
     sys.exit(failed(tallies, whole))

@@ -22,11 +22,12 @@ from provi_lab.soak.worker import Victims
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 SHARES = {"linear": 0.28, "dual": 0.24, "streamed": 0.03, "planned": 0.08, "black_box": 0.06, "modes": 0.04}
-SHARES |= {"whitened": 0.03, "richer": 0.02, "network": 0.03, "nested": 0.04, "save": 0.1, "report": 0.05}
+SHARES |= {"whitened": 0.03, "richer": 0.02, "network": 0.03, "nested": 0.03, "mixed": 0.02, "save": 0.1}
+SHARES |= {"report": 0.05}
 """Of the cases. A victim that compiles takes seconds to start."""
 
 _NUMBERS = 3  # problems of each structure
-_SLOW = ("planned", "black_box", "modes", "whitened", "richer", "network", "nested", "report")
+_SLOW = ("planned", "black_box", "modes", "whitened", "richer", "network", "nested", "mixed", "report")
 _MOST_KILLS = 3  # of one run
 
 

@@ -128,12 +128,20 @@ def _nested(number: int, **options: Any) -> provi.Fit:
     return provi.fit(targets.LatentGaussian(design[:, 0], "gaussian", fixed=np.ones((20, 1)), blocks=block), **options)
 
 
+def _mixed(number: int, **options: Any) -> provi.Fit:
+    """The estimator, which hands its checkpoint on."""
+    design, labels = _data(number)
+    table = {"y": design[:, 0].tolist(), "x": labels.tolist(), "g": [f"g{k % 4}" for k in range(20)]}
+    return provi.models.MixedModel("y ~ x + (1 | g)", table, random_state=number, **options).fit().fit_
+
+
 FITS: dict[str, Callable[..., provi.Fit]] = {
     "linear": _linear,
     "dual": _dual,
     "planned": _planned,
     "black_box": _black_box,
     "nested": _nested,
+    "mixed": _mixed,
     "modes": _modes,
     "whitened": _whitened,
     "richer": _richer,

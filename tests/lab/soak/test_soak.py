@@ -148,7 +148,12 @@ def test_damage_changes_bytes_and_repeats_itself(disk):
 def test_the_command_counts_and_exits(tmp_path, monkeypatch, capsys):
     before = os.getcwd()
     with pytest.raises(SystemExit) as ended:
-        command.main(["--only", "commands", "--cases", "2"])
+        command.main(["--only", "commands", "--cases", "2", "--record", str(tmp_path / "record.json")])
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["command"].startswith("python -m provi_lab.soak --only commands --cases 2") and record["machine"]
+    assert [(kind["kind"], sum(kind["ends"].values()), kind["violations"]) for kind in record["kinds"]] == [
+        ("commands", 2, [])
+    ]
     assert ended.value.code == 0 and "2 cases, 0 violations" in capsys.readouterr().out
     command.main(["--only", "commands", "--case", "2", "--json", str(tmp_path / "out.json")])
     tally = Tally.from_dict(json.loads((tmp_path / "out.json").read_text()))
