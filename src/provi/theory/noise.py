@@ -248,7 +248,8 @@ def bounded_variance(
     $\sqrt{E|\pi|^2|u|^2} \le G\sqrt d+M\sqrt{d|m-c|^2+\rho|C|^2} \le G\sqrt d+M\sqrt\rho R$. Hence
     $(G+MR)^2+\lambda_C(G\sqrt d+M\sqrt\rho R)^2$. No stationary point is needed: $c$ may be any point. Reached for
     $G = 0$, $m = c$ and a quadratic potential up to $|\nabla l|^2$, a part of $1/(1+\rho)$. **Use:** $\bar b$ of 004,
-    Theorem 8, on a bounded set; the uniform noise of 003's discussion (`proj_sgd.bounded_...`).
+    Theorem 8, on a bounded set; for convex $f$ the uniform noise of 003's discussion, as `NoiseBound(0, ...)` in
+    `mpsgd.constrained` and `mpsgd.bound`.
     """
     rho, smoothness = radial_factor(dim, kurtosis), check_positive("smoothness", smoothness)
     radius, slope = check_positive("radius", radius), check_nonnegative("centre_gradient_norm", centre_gradient_norm)

@@ -18,6 +18,7 @@ EXPERIMENTS = {
     "pgsvi-figure1": "pgsvi.figure1:run",
     "pgsvi-figure2": "pgsvi.figure2:run",
     "prox-proj-rates": "prox_proj.rates_figure:run",
+    "prox-whitened": "prox_proj.certified:run",
     "stl-gaussian": "prox_proj.sticking:run",
 }
 """The command's table of names: where each experiment is. It is imported when it is run, and not before."""

@@ -20,7 +20,7 @@ from provi_lab.papers.front_ends.about import FRONT_ENDS
 from provi_lab.papers.misso import about as misso
 from provi_lab.papers.mpsgd import about as mpsgd
 from provi_lab.papers.pgsvi import about as pgsvi
-from provi_lab.papers.prox_proj.about import RATES, STICKING_THE_LANDING
+from provi_lab.papers.prox_proj.about import RATES, STICKING_THE_LANDING, WHITENED
 from provi_lab.papers.topics.about import FIGURE3, SETTINGS
 
 PAGES = (
@@ -37,6 +37,7 @@ PAGES = (
     pgsvi.FIGURE2,
     RATES,
     STICKING_THE_LANDING,
+    WHITENED,
 )
 ABOUT = {about.name: about for about in PAGES}
 
@@ -69,6 +70,7 @@ ITEMS = (
     Item("004", "Figure 1", "mpsgd-figure1"),
     Item("004", "Figure 2", "mpsgd-figure2"),
     Item("004", "Figure 3", "mpsgd-figure3"),
+    Item("ours", "Theorem 8 of 003, whitened and with certified distances", "prox-whitened"),
     Item("ours", "NumPyro, PyMC and Stan", "front-ends"),
 )
 """All figures and tables of the papers; of paper 003, which has none, the theorems that are measured."""

@@ -142,3 +142,30 @@ def test_augmentation_changes_training_and_not_the_evaluation():
 def test_errors_name_the_argument(arguments, message):
     with pytest.raises(ValueError, match=message):
         network_surrogate(classifier(), **arguments)
+
+
+def test_a_weight_of_the_kl_is_in_the_objective_and_not_in_the_elbo():
+    """The difference of two objectives is the KL, which is summed here weight by weight; the gradient follows."""
+    target = classifier()
+    plain, tempered = (network_surrogate(target, block_size=16, kl_weight=weight) for weight in (1.0, 0.25))
+    point = shifted(plain.start(0.3), jax.tree.map(lambda x: jnp.asarray(RNG.normal(size=x.shape)), plain.start()), 0.2)
+    means, sds = np.asarray(point.mean), np.exp(np.asarray(point.log_sd))
+    divergence = sum(
+        (s / 0.7) ** 2 / 2 + (m / 0.7) ** 2 / 2 - 0.5 - np.log(s / 0.7) for m, s in zip(means, sds, strict=True)
+    )
+    value = eqx.filter_jit(
+        eqx.filter_value_and_grad(lambda p, s: s.block_objective(jax.random.key(1), p, jnp.asarray(2)))
+    )
+    found = {name: value(point, own) for name, own in (("plain", plain), ("tempered", tempered))}
+    np.testing.assert_allclose(found["plain"][0] - found["tempered"][0], 0.75 * divergence / 50, rtol=1e-10)
+    slope = jax.tree.map(lambda a, b: a - b, found["plain"][1], found["tempered"][1])
+    np.testing.assert_allclose(slope.mean, 0.75 * means / 0.49 / 50, rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(slope.log_sd, 0.75 * (sds**2 / 0.49 - 1) / 50, rtol=1e-9, atol=1e-15)
+    key = jax.random.key(3)
+    np.testing.assert_array_equal(tempered.negative_elbo(key, point, 1), plain.negative_elbo(key, point, 1))
+    # Another weight is another number in the same program.
+    again = eqx.tree_at(lambda s: s.kl_weight, tempered, jnp.asarray(1.0))
+    assert value(point, again)[0] == found["plain"][0]
+    for wrong in (0.0, -1.0):
+        with pytest.raises(ValueError, match="kl_weight"):
+            network_surrogate(target, kl_weight=wrong)

@@ -190,3 +190,22 @@ def test_few_steps_are_pointed_out():
 def test_wrong_arguments_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         BayesianNetwork(**{"network": small, "epochs": 100, **options}).fit(MOONS, LABELS)
+
+
+def test_a_weight_of_the_kl_tempers_the_posterior():
+    """A linear model with Gaussian noise: the best sd of its weight is (1/s^2 + sum x^2/(c noise^2))^(-1/2)."""
+    rows = np.random.default_rng(5).normal(size=(40, 1)) * 1.5
+    y = 2 * rows[:, 0]
+
+    def line(key, num_outputs):
+        return eqx.nn.Linear(1, num_outputs, use_bias=False, key=key)
+
+    options = {"likelihood": "gaussian", "method": "adam", "epochs": 400, "block_size": 40, "rate": 0.03}
+    for weight in (1.0, 0.04):
+        model = BayesianNetwork(line, kl_weight=weight, start_sd=0.05, progress=False, **options).fit(rows, y)
+        expected = (1 + np.sum(rows**2) / weight) ** -0.5
+        assert float(model._sd[0]) == pytest.approx(expected, rel=0.15)
+        plain = (1 + np.sum(rows**2)) ** -0.5  # 5 times as wide as with the weight 0.04
+        assert (abs(float(model._sd[0]) / plain - 1) < 0.15) == (weight == 1)
+    with pytest.raises(ValueError, match="kl_weight"):
+        BayesianNetwork(line, kl_weight=-1.0, **options).fit(rows, y)

@@ -139,9 +139,9 @@ def plan_prox_sgd(
       "log_over_t" (Corollary 34).
     - `start`, `initial_distance_squared`, `reference_distance_squared`: as in `theorem_inputs`.
     - `whiten`: apply the theorem in the coordinates of the Laplace approximation (some gradients and one Hessian at
-      the mode), in which M/mu is smaller, and start there. The bound is on the gap, which is the same in all
-      coordinates, and rests on the constants in x alone, not on the approximation; declared distances are those of x.
-      For "convex" with a triangular or diagonal scale.
+      the mode), in which M is smaller and the optimum near the mode, and start there. The bound is on the gap, which
+      is the same in all coordinates, and rests on the constants in x alone, not on the approximation; declared
+      distances are those of x. For "convex" with a triangular or diagonal scale.
     """
     check_goal(budget, accuracy, num_draws)
     if family.scale == "low_rank":

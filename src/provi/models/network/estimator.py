@@ -54,6 +54,8 @@ class BayesianNetwork(BaseEstimator):
     - `method`: `"paced"` (MISSO at the pace of Adam), `"misso"`, `"sag"`, `"adam"`, `"momentum"`, `"bbb"` (Bayes by
       Backprop), `"adagrad"`, or an algorithm. - `rate`: None for the method's own, which is no more than a start.
     - `epochs`: passes over the data. - `block_size`: rows a step. - `num_draws`: of the weights a step, or a schedule.
+    - `kl_weight`: the KL counts so many times in training. Below 1 the posterior is tempered, that of the likelihood to
+      the power 1/`kl_weight`; `elbo_` is the plain one always.
     - `start_sd`: $\sigma$ at the start. - `table_dtype`: `"bfloat16"` halves the table of MISSO, SAG and paced MISSO.
     - `predictive_draws`: of the weights behind predictions.
     - `augment(key, x)`: changes the batches of the training.
@@ -86,6 +88,7 @@ class BayesianNetwork(BaseEstimator):
         epochs: Any = 20,
         block_size: Any = 128,
         num_draws: Any = 1,
+        kl_weight: Any = 1.0,
         start_sd: Any = 0.05,
         table_dtype: Any = None,
         predictive_draws: Any = 32,
@@ -107,6 +110,7 @@ class BayesianNetwork(BaseEstimator):
         self.epochs = epochs
         self.block_size = block_size
         self.num_draws = num_draws
+        self.kl_weight = kl_weight
         self.start_sd = start_sd
         self.table_dtype = table_dtype
         self.predictive_draws = predictive_draws

@@ -115,6 +115,7 @@ def train(model: Any, target: BayesianNetwork, seed: int) -> Trained:
         block_size=model.block_size,
         rate=rate,
         augment=model.augment,
+        kl_weight=model.kl_weight,
         table_dtype=model.table_dtype,
         devices=model.devices,
     )

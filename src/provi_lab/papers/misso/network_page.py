@@ -20,6 +20,7 @@ from provi.report.style import INK, PALETTE, number, save_figure
 from provi_lab.common.pictures import legend_below, picture
 from provi_lab.common.report import Claim, Report, finish
 from provi_lab.common.tables import Row, read_rows, write_rows
+from provi_lab.papers.misso import tempered_page
 from provi_lab.papers.misso.networks import (
     ADAGRAD,
     ADAM,
@@ -91,8 +92,12 @@ def conclude(
     paper_rate: float,
     setting: Callable[[dict[str, Any]], str],
     claims: Callable[[list[Training], list[dict[str, str]]], tuple[Claim, ...]],
+    beside: Sequence[Row] = (),
 ) -> Report:
-    """The report of the tables in the folders `sources`, with its pictures and its page in `output`."""
+    """The report of the tables in the folders `sources`, with its pictures and its page in `output`.
+
+    **Arguments:** `beside`: lines of `tempered`, which have a table of their own.
+    """
     folders = [Path(folder) for folder in sources]
     curves = read_trainings(folder / f"{name}.csv" for folder in folders)
     scores, turned = (read_rows(folder / f"{name}{end}.csv" for folder in folders) for end in (SCORES, TURNED))
@@ -101,23 +106,25 @@ def conclude(
     if turned:
         files.append(save_figure(draw_turned(turned), output / f"{name}{TURNED}.png"))
     rows = [row for curve in curves for row in curve.rows()]
-    for end, table in (("", rows), (SCORES, scores), (TURNED, turned)):
+    for end, table in (("", rows), (SCORES, scores), (TURNED, turned), (tempered_page.TABLE, list(beside))):
         if table:
             files.append(write_rows(output / f"{name}{end}.csv", table))
     report = Report(
         name,
         title,
         setting(facts[0]) + _drawn_here(facts[0]),
-        tuple(summary(curves, scores, paper_rate)),
+        tuple(summary(curves, scores, paper_rate, beside)),
         claims(curves, scores),
         tuple(files),
-        sum(fact["seconds"] for fact in facts),
+        sum(fact["seconds"] for fact in facts) + sum(float(row["seconds"]) for row in beside),
     )
     return finish(report, output)
 
 
-def summary(curves: Sequence[Training], scores: Sequence[dict[str, str]], paper_rate: float) -> list[Row]:
-    """One row a posterior and method, at its best rate."""
+def summary(
+    curves: Sequence[Training], scores: Sequence[dict[str, str]], paper_rate: float, beside: Sequence[Row] = ()
+) -> list[Row]:
+    """One row a posterior and method, at its best rate; then those of `tempered`."""
     rows = []
     for posterior in dict.fromkeys(curve.posterior for curve in curves):
         for method in METHODS:
@@ -140,7 +147,7 @@ def summary(curves: Sequence[Training], scores: Sequence[dict[str, str]], paper_
                     **{key.replace("_", " "): value for key, value in test.items()},
                 }
             )
-    return rows
+    return [*rows, *tempered_page.summary(beside, list(rows[0]))] if rows else []
 
 
 def _mean(rows: Sequence[dict[str, str]], key: str) -> float:

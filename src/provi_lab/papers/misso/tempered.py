@@ -1,6 +1,7 @@
 """A setting under which the Bayesian ResNet-18 learns CIFAR-10: tempered likelihood, a sigma a weight, narrow prior.
 
     python -m provi_lab.papers.misso.tempered FOLDER [EPOCHS]
+    python -m provi_lab.papers.misso.measuring page FOLDER_OF_2B OUTPUT FOLDER    # with it on the page of the figure
 
 Beside paper 001's Figure 2(b), whose N(0, I) prior on eleven million weights and one sigma leave nothing to learn: the
 KL counts `KL_WEIGHT` times in training (the likelihood to the power 1/`KL_WEIGHT`), and images are flipped and moved.
@@ -25,9 +26,10 @@ from provi.core.arguments import double_precision
 from provi_lab.papers.misso import stepwise
 from provi_lab.papers.misso.network_page import facts_of
 from provi_lab.papers.misso.networks import ADAM, METHODS, NetworkProblem, cifar_problem
+from provi_lab.papers.misso.tempered_page import FILE, MOST_MOVED, TEMPERED, TWIN_NAME
 from provi_lab.papers.misso.training import score, trainings_of
 
-KL_WEIGHT, PRIOR_SD, START_SD, RATE, EPOCHS, BLOCK, MOST_MOVED = 1e-3, 0.1, 0.003, 1e-3, 14, 128, 4
+KL_WEIGHT, PRIOR_SD, START_SD, RATE, EPOCHS, BLOCK = 1e-3, 0.1, 0.003, 1e-3, 14, 128
 TWIN = {"kl_weight": 1e-12, "start_sd": 1e-6}
 """Of the point estimate."""
 
@@ -53,7 +55,7 @@ def measure(folder: Path, epochs: int = EPOCHS, problem: NetworkProblem | None =
     target = eqx.tree_at(lambda t: t.prior_sd, problem.target, jnp.asarray(PRIOR_SD, problem.target.dtype))
     folder.mkdir(parents=True, exist_ok=True)
     found: list[Any] = []
-    for name, own in (("tempered", {"kl_weight": KL_WEIGHT, "start_sd": START_SD}), ("point estimate", TWIN)):
+    for name, own in ((TEMPERED, {"kl_weight": KL_WEIGHT, "start_sd": START_SD}), (TWIN_NAME, TWIN)):
         began = time.monotonic()
         surrogate = network_surrogate(
             target,
@@ -75,10 +77,11 @@ def measure(folder: Path, epochs: int = EPOCHS, problem: NetworkProblem | None =
         (curve,) = trainings_of(trace, "weight", ADAM, [RATE], [seed])
         (scores,) = score(problem, surrogate, curve, trace.points)
         facts = facts_of(problem, BLOCK, epochs=epochs, seed=seed, prior_sd=PRIOR_SD, rate=RATE, **own)
+        facts["test_images"] = len(problem.test_images)
         values = np.asarray(curve.values)[0].tolist()
         seconds = time.monotonic() - began
         found.append({"name": name, **facts, **scores, "values": values, "seconds": seconds})
-        (folder / "tempered.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+        (folder / FILE).write_text(json.dumps(found, indent=1), encoding="utf-8")
         text = "{}: accuracy {:.4f}, nll {:.4f}, ece {:.4f}, -ELBO {:.5g} = {:.5g} + KL {:.5g}, {:.0f} s"
         numbers = (scores["accuracy"], scores["test_nll"], scores["calibration_error"])
         print(text.format(name, *numbers, *values[-1], seconds), flush=True)

@@ -1,6 +1,10 @@
 """What the pages of paper 004's figures begin with."""
 
-from provi_lab.common.page import About, Head, Lines, Settings, last, made_by, mean, those
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+from provi_lab.common.page import About, Head, Lines, Settings, last, made_by, mean, read_lines, those, values
 
 READING = "corrected"
 
@@ -36,6 +40,35 @@ def _defaults() -> Settings:
     return {"methods": set(METHODS), "gradients": problem.budget, "seeds": problem.num_seeds}
 
 
+def _tables(name: str) -> Callable[[Path], dict[str, str]]:
+    """The numbers of a page from its CSV file; its claims rest on the problem's spectrum and optimum as well."""
+
+    def tables(folder: Path) -> dict[str, str]:
+        from provi_lab.common.tables import cells_of, markdown_cells
+
+        lines, rows = read_lines(folder / f"{name}.csv"), []
+        for reading in values(lines, "reading"):
+            for method in values(lines, "method"):
+                own = those(lines, reading=reading, method=method)
+                ends = last(own, "gap", "step")
+                steps, spent = (max(int(line[column]) for line in own) for column in ("step", "gradients"))
+                rows.append(
+                    {
+                        "constants": reading,
+                        "method": method,
+                        "draws": spent // steps,
+                        "steps": steps,
+                        "start gap": mean(float(line["gap"]) for line in those(own, step=0)),
+                        "final gap": mean(ends),
+                        "sd": statistics.stdev(ends),
+                        "CPU [s]": mean(last(own, "cpu_seconds", "step")),
+                    }
+                )
+        return {"numbers": markdown_cells(cells_of(rows))}
+
+    return tables
+
+
 def _about(number: int, base: str) -> About:
     return About(
         name=f"mpsgd-figure{number}",
@@ -46,6 +79,7 @@ def _about(number: int, base: str) -> About:
         head=_head,
         made=made_by({"methods": "method"}, {"gradients": "gradients"}),
         defaults=_defaults,
+        tables=_tables(f"mpsgd-figure{number}"),
         differs="the gap is exact, by quadrature, beside the paper's -ELBO of 100 draws. The paper's curves are of one "
         "run; Appendix C's smoothness constant is too small, so both it and the corrected one are drawn.",
     )

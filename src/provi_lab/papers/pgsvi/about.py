@@ -1,6 +1,7 @@
 """What the pages of paper 002's Figures 1 and 2 begin with; paper 000's Figure 1 is on the second."""
 
 import math
+import re
 from pathlib import Path
 
 from provi_lab.common.page import About, Head, Lines, Settings, count, listed, made_by, mean, those, values
@@ -127,6 +128,21 @@ def _tables2(folder: Path) -> dict[str, str]:
     return tables_of(figure2.claims(figure2.SETTINGS, curves), rows)
 
 
+def _tables1(folder: Path) -> dict[str, str]:
+    """Passes are counted in the CSV file, examples on the page, which says how many make a pass."""
+    from provi_lab.common.page import parts_of, read_lines
+    from provi_lab.common.report import tables_of
+    from provi_lab.papers.pgsvi import figure1
+
+    name = figure1.NAME
+    text = parts_of((folder / f"{name}.md").read_text(encoding="utf-8"), name).setting
+    found = re.search(r"N = (\d+)", text)
+    assert found is not None
+    curves = figure1.read_curves(read_lines(folder / f"{name}.csv"))
+    rows = figure1.rows_of(curves, int(found[1]))
+    return tables_of(figure1.claims(int(found[1]), figure1.IONOSPHERE.batch, rows), rows)
+
+
 FIGURE1 = About(
     name="pgsvi-figure1",
     source="paper 002, Figure 1",
@@ -136,6 +152,7 @@ FIGURE1 = About(
     head=_head1,
     made=made_by({"methods": "method"}, {"passes": "passes"}),
     defaults=_defaults1,
+    tables=_tables1,
     differs="the paper stops when the lower bound changes by less than a threshold that it does not give; here "
     "a run has "
     "converged when its exact gap to the best Gaussian is at most 1 nat (or 0.1).",

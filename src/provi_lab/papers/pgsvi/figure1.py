@@ -61,7 +61,7 @@ def run(output: Path, quick: bool = False, seed: int = 0) -> Report:
     task = synthetic_problem(seed) if quick else problem(IONOSPHERE)
     sweeps = _sweeps(quick)
     curves = [curve for sweep in sweeps for curve in measure(task, sweep, seed)]
-    rows = [_row(task, sweep, step, curves) for sweep in sweeps for step in sweep.steps]
+    rows = rows_of(curves, task.target.num_terms)
     return publish(
         output,
         began,
@@ -71,7 +71,7 @@ def run(output: Path, quick: bool = False, seed: int = 0) -> Report:
         picture=draw_steps(rows, METHODS, LEVELS),
         lines=all_rows(curves),
         rows=rows,
-        claims=claims(task, rows),
+        claims=claims(task.target.num_terms, task.setting.batch, rows),
     )
 
 
@@ -98,20 +98,36 @@ def measure(task: Problem, sweep: Sweep, seed: int) -> list[Curve]:
     return curves
 
 
-def _row(task: Problem, sweep: Sweep, step: float, curves: list[Curve]) -> Row:
-    """Means over the seeds; infinite as soon as one of them does not get there."""
-    chosen = select(curves, method=sweep.method, step_size=step)
-    terms = task.target.num_terms
-    reached = {
-        f"examples to {level:g} nat": float(np.mean([curve.first("gap", level) for curve in chosen])) * terms
-        for level in LEVELS
-    }
-    smallest = float(np.mean([np.min(curve["gap"]) for curve in chosen]))
-    return {"method": sweep.method, "step size": step, **reached, "smallest gap": smallest}
+def rows_of(curves: Sequence[Curve], terms: int) -> list[Row]:
+    """One for each method and step: means over the seeds, infinite as soon as one of them does not get there."""
+    rows = []
+    for method, step in dict.fromkeys((curve.method, curve.names["step_size"]) for curve in curves):
+        chosen = select(curves, method=method, step_size=step)
+        reached = {
+            f"examples to {level:g} nat": float(np.mean([curve.first("gap", level) for curve in chosen])) * terms
+            for level in LEVELS
+        }
+        smallest = float(np.mean([np.min(curve["gap"]) for curve in chosen]))
+        rows.append({"method": method, "step size": step, **reached, "smallest gap": smallest})
+    return rows
 
 
-def claims(task: Problem, rows: list[Row]) -> tuple[Claim, ...]:
-    """By rules fixed beforehand, at a gap of 1 nat."""
+def read_curves(lines: Sequence[Row]) -> list[Curve]:
+    """The runs in the lines of this figure's CSV file."""
+    runs: dict[tuple[str, str, str, str], list[Row]] = {}
+    for line in lines:
+        runs.setdefault((line["data"], line["method"], line["seed"], line["step_size"]), []).append(line)
+    return [
+        Curve(
+            {"data": data, "method": method, "seed": int(seed), "step_size": float(step)},
+            {name: np.array([float(line[name]) for line in run]) for name in ("passes", "gap", "test_bits")},
+        )
+        for (data, method, seed, step), run in runs.items()
+    ]
+
+
+def claims(terms: int, batch: int, rows: list[Row]) -> tuple[Claim, ...]:
+    """By rules fixed beforehand, at a gap of 1 nat; `terms` and `batch`: N and M."""
     column = f"examples to {LEVELS[0]:g} nat"
     best = {m: min((row[column] for row in rows if row["method"] == m), default=math.inf) for m in METHODS}
     largest = {
@@ -135,7 +151,7 @@ def claims(task: Problem, rows: list[Row]) -> tuple[Claim, ...]:
             "PG-SVI is as fast as PG in examples (rule: at most twice as many, each at its best step).",
             best["PG-SVI"] <= 2 * best["PG"],
             f"PG-SVI {best['PG-SVI']:.4g}, PG {best['PG']:.4g}. But every step is a factorisation, whatever its batch: "
-            f"PG-SVI needs {best['PG-SVI'] / task.setting.batch:.4g}, PG {best['PG'] / task.target.num_terms:.4g}.",
+            f"PG-SVI needs {best['PG-SVI'] / batch:.4g}, PG {best['PG'] / terms:.4g}.",
         ),
     )
 

@@ -313,7 +313,7 @@ def _of(setting: Setting, curves: Sequence[Curve]) -> list[Claim]:
     others = {name: gap for name, gap in others.items() if not math.isnan(gap)}
     nearest = min(others, key=lambda name: others[name])
     runs = [curve for curve in select(curves, data=setting.data) if curve.method in OTHERS]
-    seen = max(int(curve.when[-1]) for curve in runs)
+    seen = _seen(runs)
     first: dict[str, float] = {}
     for c in runs:
         first[c.method] = min(first.get(c.method, math.inf), c.first("gap", LEVEL))
@@ -337,6 +337,12 @@ def _of(setting: Setting, curves: Sequence[Curve]) -> list[Claim]:
             f"PG-SVI {min(ours.values()):.3g} nats, the next {nearest} {others[nearest]:.3g}.",
         ),
     ]
+
+
+def _seen(runs: Sequence[Curve]) -> int:
+    """Passes that all runs were followed for; those that diverged ended there, and no longer run would converge."""
+    finite = [int(curve.when[-1]) for curve in runs if math.isfinite(curve["gap"][-1])]
+    return min(finite or [int(curve.when[-1]) for curve in runs])
 
 
 def _gap(setting: Setting, curves: Sequence[Curve], method: str) -> float:

@@ -120,7 +120,7 @@ PAPER_DRAWS = 1024
 
 
 def compile_method(problem: Corpus, method: str) -> None:
-    """Two passes, since the second goes on from the first, and all scores: what follows compiles nothing."""
+    """Two passes, since the second goes on from the first, and all scores: what follows with them compiles nothing."""
     follow(problem, method, 0, (2,))
 
 

@@ -2,6 +2,8 @@
 
 import copy
 import dataclasses
+import json
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from provi.core.arguments import double_precision
+from provi.core.files import write_text
 from provi.models import CorrelatedTopicModel
 from provi.models.topics.correlated_topic_model import _generator
 from provi.models.topics.options import global_settings, read_options
 from provi.report.style import PALETTE
 from provi_lab.common.curves import Curve, all_rows, select
+from provi_lab.common.page import listed
 from provi_lab.common.pictures import legend_below, picture
 from provi_lab.common.report import Claim, Report, publish
 from provi_lab.common.tables import Row
@@ -22,6 +26,8 @@ from provi_lab.papers.topics import equation9
 from provi_lab.papers.topics.figure3 import RULE, lower_claim
 from provi_lab.papers.topics.measure import (
     AP,
+    DELTA,
+    DIAGONAL,
     FULL,
     LAPLACE,
     MEAN_FIELD,
@@ -29,7 +35,6 @@ from provi_lab.papers.topics.measure import (
     NATS,
     NIPS,
     Corpus,
-    compile_method,
     corpus_problem,
     document_losses,
     follow,
@@ -38,8 +43,8 @@ from provi_lab.papers.topics.measure import (
 
 NAME = "ctm-settings"
 PAPERS = "PG-SVI, equation (9)"
-RIVALS = (LAPLACE, MEAN_FIELD)
-ALL = (PAPERS, FULL, *RIVALS)
+RIVALS = (DELTA, LAPLACE, MEAN_FIELD)
+ALL = (PAPERS, *METHODS)
 PROBLEMS = ((AP, 5), (AP, 10), (AP, 20), (NIPS, 10))
 PASSES, NUM_SEEDS = (1, 2, 5, 10), 3
 """The paper's markers are after two and five passes."""
@@ -55,16 +60,14 @@ def run(output: Path, quick: bool = False, seed: int = 0) -> Report:
         corpora = {title: corpus_problem(title, seed) for title in (AP, NIPS)}
         problems = [_with_topics(corpora[title], number) for title, number in PROBLEMS]
         passes, seeds = PASSES, NUM_SEEDS
-    curves = []
-    for problem in problems:
-        follow_equation9(problem, seed, (1,))  # compiles
-        curves += [follow_equation9(problem, each, passes) for each in range(seed, seed + seeds)]
-        for method in (FULL, *RIVALS):
-            compile_method(problem, method)
-            curves += [follow(problem, method, each, passes, all_scores=False) for each in range(seed, seed + seeds)]
-    return publish(
+    parts = output / f"{NAME}.parts"
+    kept = Fits(parts, tuple(passes))
+    curves = [
+        curve for problem in problems for method in ALL for curve in kept.of(problem, method, range(seed, seed + seeds))
+    ]
+    report = publish(
         output,
-        began,
+        began - kept.earlier,
         name=NAME,
         title="Paper 002, the correlated topic model: the paper's own settings, and other numbers of topics",
         setting=_setting(problems, passes, seeds),
@@ -73,6 +76,57 @@ def run(output: Path, quick: bool = False, seed: int = 0) -> Report:
         rows=[row for problem in problems for row in summary(problem, curves, passes)],
         claims=[claim for problem in problems for claim in claims(problem, curves)],
     )
+    shutil.rmtree(parts)
+    return report
+
+
+class Fits:
+    """Each fit is a file of `folder` as soon as it is done: a run that was cut off goes on with the next one.
+
+    `earlier` counts the seconds of the fits that were there already.
+    """
+
+    def __init__(self, folder: Path, passes: tuple[int, ...]):
+        self.folder, self.passes, self.earlier = folder, passes, 0.0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def of(self, problem: Corpus, method: str, seeds: Sequence[int]) -> list[Curve]:
+        """Those of one method, from their files or made now; what is made is compiled before, and announced."""
+        curves, compiled = [], False
+        for seed in seeds:
+            file = self.folder / f"{problem.title}, {method}, seed {seed}, {self.passes[-1]} passes.json"
+            if file.is_file():
+                curves.append(_read(file))
+                self.earlier += curves[-1].more["wall"]
+                continue
+            began = time.monotonic()
+            if not compiled:
+                _fit(
+                    problem, method, seed, (1,) if method == PAPERS else (2,)
+                )  # ours: the second goes on from the first
+                compiled = True
+            curve = _fit(problem, method, seed, self.passes)
+            curve.more["wall"] = time.monotonic() - began
+            write_text(file, json.dumps([curve.names, _plain(curve.columns), _plain(curve.more)]))
+            curves.append(curve)
+            print(f"{file.stem}: {curve.more['wall']:.0f} s, {curve[NATS][-1]:.4f} nats a word", flush=True)
+        return curves
+
+
+def _fit(problem: Corpus, method: str, seed: int, passes: Sequence[int]) -> Curve:
+    if method == PAPERS:
+        return follow_equation9(problem, seed, passes)
+    return follow(problem, method, seed, tuple(passes), all_scores=False)
+
+
+def _plain(arrays: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in arrays.items()}
+
+
+def _read(file: Path) -> Curve:
+    names, columns, more = json.loads(file.read_text(encoding="utf-8"))
+    more["own"] = np.asarray(more["own"])
+    return Curve(names, {name: np.asarray(column) for name, column in columns.items()}, more)
 
 
 def _with_topics(problem: Corpus, number: int) -> Corpus:
@@ -135,7 +189,7 @@ def summary(problem: Corpus, curves: Sequence[Curve], passes: Sequence[int]) -> 
 
 def claims(problem: Corpus, curves: Sequence[Curve]) -> list[Claim]:
     """Of the paper's form and of ours, and which of them is better."""
-    others = " and ".join(RIVALS)
+    others = listed(RIVALS)
     return [
         lower_claim(
             problem,
@@ -181,6 +235,8 @@ def _setting(problems: Sequence[Corpus], passes: Sequence[int], seeds: int) -> s
 LOOKS = {
     PAPERS: (PALETTE[5], "-", "o"),
     FULL: (PALETTE[0], "-", "s"),
+    DIAGONAL: (PALETTE[1], "-", "^"),
+    DELTA: (PALETTE[4], "--", "P"),
     LAPLACE: (PALETTE[2], "--", "v"),
     MEAN_FIELD: (PALETTE[3], "--", "D"),
 }

@@ -1,6 +1,7 @@
 """Figure 2 of paper 001: lanes beside runs by themselves, tables and back, the verdicts' rules, and small runs."""
 
 import csv
+import dataclasses
 import json
 import math
 
@@ -18,7 +19,7 @@ from provi_lab.papers import reproduce
 from provi_lab.papers.misso import figure2a as misso_figure2a
 from provi_lab.papers.misso import figure2b as misso_figure2b
 from provi_lab.papers.misso.lanes import START_SD, Trace, follow
-from provi_lab.papers.misso.measuring import measure, next_place
+from provi_lab.papers.misso.measuring import PARTS, measure, next_place
 from provi_lab.papers.misso.network_page import LOOKS
 from provi_lab.papers.misso.networks import (
     ADAGRAD,
@@ -107,15 +108,19 @@ def test_a_page_can_be_made_elsewhere_from_the_tables(small, tmp_path):
 def test_small_run_one_after_the_other(tmp_path, capsys):
     report = reproduce("misso-figure2b", tmp_path, quick=True)
     assert [file.suffix for file in report.files] == [".png", ".csv", ".csv", ".md"]
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("MISSO, rate", "Adam, rate"))]
-    assert len(lines) == 2 * (2 + 2 * 2) and sum("pilot" in line for line in lines) == 4
     curves = read_trainings([tmp_path / "misso-figure2b.csv"])
+    assert {c.method for c in curves} == {MISSO, ADAM}
     pilots = [c for c in curves if c.method == ADAM and c.stage]
     chosen = min(pilots, key=lambda c: c.mean).rate
+    assert min(c.rate for c in pilots) < chosen < max(c.rate for c in pilots)  # no best rate at an edge
     assert at_rate(curves, "global", ADAM, chosen).seeds == (0, 1)
     assert at_rate(curves, "global", ADAM, misso_figure2b.PAPER_RATE).epochs == (1, 2)
+    text = capsys.readouterr().out
+    assert text.count("['pilot', 'Adam'") == len(pilots) and text.count("['run', 'Adam'") == 4
     assert len(report.claims) == 5 and [c.verdict for c in report.claims].count("not tested") == 3
     assert best(curves, "global", ADAM).mean < best(curves, "global", MISSO).mean
+    assert "2 seeds, on" in report.setting and "on 200 test images" in report.setting and report.seconds > 1
+    assert not (tmp_path / PARTS).exists()  # all is done: another call measures anew
 
 
 def test_tables_come_back_and_are_put_together(tmp_path):
@@ -232,9 +237,28 @@ def test_measuring_in_parts_goes_on_where_it_stopped(tmp_path):
         assert min(c.rate for c in pilots) < chosen < max(c.rate for c in pilots)
         assert at_rate(curves, "global", method, chosen) is not None
     facts = json.loads((tmp_path / "misso-figure2b.json").read_text(encoding="utf-8"))
+    spent = sum(json.loads(line)["seconds"] for line in before.splitlines())
+    assert facts["seconds"] == pytest.approx(spent, rel=0.05) and facts["seeds_done"] == 1
     assert facts["whole"] and facts["prior"][0][0] == pytest.approx(facts["prior"][0][1])
     assert facts["prior"][0][0] > 1
     page = misso_figure2b.page(tmp_path / "page", [tmp_path])
     assert f"q = prior has -ELBO {facts['prior'][0][0]:.5g}" in page.setting and "k draws a step" in page.setting
     assert not any("*" in row["rate"] for row in page.rows)
     assert {"Did not run: Adagrad.", "Did not run: BBB, Momentum."} <= {claim.evidence for claim in page.claims}
+
+
+def test_a_budget_leaves_whole_seeds_and_the_page_says_how_many(tmp_path):
+    options = {"epochs": 1, "methods": (ADAM,), "problem": small_problem(0)}
+    assert measure(tmp_path, limit=500.0, seeds=1, **options)
+    assert not measure(tmp_path, limit=-1.0, seeds=3, **options)
+    page = misso_figure2b.page(tmp_path / "page", [tmp_path])
+    assert "1 of 3 seeds for all methods" in page.setting and "Not all of the planned runs" in page.setting
+    with pytest.raises(ValueError, match="another problem"):
+        measure(tmp_path, limit=500.0, problem=small_problem_of_another_name())
+    # Parts of other lengths are others: none of them is there.
+    measure(tmp_path, limit=-1.0, **{**options, "epochs": 2})
+    assert all(curve.stage for curve in read_trainings([tmp_path / "misso-figure2b.csv"]))
+
+
+def small_problem_of_another_name():
+    return dataclasses.replace(small_problem(0), title="another")

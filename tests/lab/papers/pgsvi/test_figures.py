@@ -169,7 +169,15 @@ def test_verdicts_follow_their_rules(task):
     quick = made_up("ADAM", [50.0, 9.0, 0.5])
     late = made_up("PG-SVI", [50.0, 30.0])
     assert verdicts(task, late, quick, worse) == ["does not hold"] * 4
-    assert verdicts(task, late, made_up("ADAM", [50.0, 9.0]), worse)[1] == "not tested"
+    short = made_up("ADAM", [50.0, 9.0])
+    assert verdicts(task, late, short, worse)[1] == "not tested"
+    # One baseline with 100 passes says nothing of another that was followed for ten, unless that one diverged.
+    assert verdicts(task, late, short, made_up("SGD", [50.0, 9.0, 2.0]), worse)[1] == "not tested"
+    assert (
+        verdicts(task, late, made_up("ADAM", [50.0, math.inf]), made_up("SGD", [50.0, 9.0, 2.0]), worse)[1] == "holds"
+    )
+    found = claims([task.setting], [late, short, made_up("SGD", [50.0, 9.0, 2.0]), worse])
+    assert "None within 10 passes" in found[1].evidence
 
 
 def check_files(report, name, *more):
