@@ -28,7 +28,7 @@ def test_eight_devices_give_the_answer_of_one_for_every_structure():
     command = [sys.executable, "-m", "provi_lab.bench.devices", "--quick"]
     ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stdout + ended.stderr[-2000:]
-    assert "DIFFERS" not in ended.stdout and len(ended.stdout.splitlines()) == 6
+    assert "DIFFERS" not in ended.stdout and len(ended.stdout.splitlines()) == 7
 
 
 def test_two_processes_give_the_answer_of_one_and_end_when_one_is_killed(tmp_path):
