@@ -10,10 +10,14 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 from safetensors.numpy import load_file
+from typer.testing import CliRunner
 
 import provi
+from provi.cli import app
 from provi.data.tables import Share, read_table
 from provi.runtime.distributed import _MPI, _ORTE, _RANKS, _SLURM, _processes
 from runtime.two_processes import STEPS, data, slow
@@ -73,14 +77,16 @@ def free_port():
 
 
 def command_lines(folder, words, environments):
-    """What `provi fit --json` says in each of these environments, at the same time; of the first alone as data."""
-    command = [sys.executable, "-m", "provi.cli", "fit", *words, "--json"]
+    """What `provi fit` says in each of these environments, at the same time, from the first brace on."""
+    command = [sys.executable, "-m", "provi.cli", "fit"]
     started = [
-        subprocess.Popen([*command, *more], env=ENVIRONMENT | given, cwd=folder, stdout=-1, stderr=-1, text=True)
+        subprocess.Popen(
+            [*command, *more, *words], env=ENVIRONMENT | given, cwd=folder, stdout=-1, stderr=-1, text=True
+        )
         for given, more in environments
     ]
     try:
-        said = [process.communicate(timeout=120) for process in started]
+        said = [process.communicate(timeout=240) for process in started]
     finally:
         for process in started:
             process.kill()
@@ -94,18 +100,34 @@ def open_mpi(rank, port):
     return {**about, "PMIX_RANK": str(rank), "PMIX_NAMESPACE": "prterun-a-1@1", "MASTER_PORT": str(port)}
 
 
-def test_command_lines_that_an_mpirun_has_started_give_the_answer_of_one(tmp_path):
+def test_command_lines_that_an_mpirun_has_started_give_the_answer_of_one(tmp_path, monkeypatch):
+    """Two of Open MPI share a table in memory, and two of MPICH read its files in blocks and keep a part each."""
     X, y = data()
-    lines = [f"{a!r},{b!r},{'uvw'[k % 3]},{int(c)}" for k, ((a, b), c) in enumerate(zip(X.tolist(), y, strict=True))]
-    (tmp_path / "t.csv").write_text("\n".join(["a,b,c,y", *lines]))
-    words, port = ["t.csv", "--target", "y", "--model", "logistic", "--no-check"], free_port()
-    together = [(open_mpi(rank, port), ["--distributed"]) for rank in (0, 1)]
-    first, second, alone = command_lines(tmp_path, words, [*together, ({}, [])])
-    assert second == ""  # the first process alone writes
-    one, two = json.loads(alone), json.loads(first)
-    for mine, theirs in zip(one["parameters"], two["parameters"], strict=True):
-        np.testing.assert_allclose([mine["mean"], mine["sd"]], [theirs["mean"], theirs["sd"]], rtol=1e-9)
-    np.testing.assert_allclose([one["gap"], one["elbo"]["value"]], [two["gap"], two["elbo"]["value"]], rtol=1e-8)
+    rows = np.arange(len(y))
+    table = {"a": X[:, 0], "b": X[:, 1], "c": np.array(list("uvw"))[rows % 3], "o": X[:, 1] ** 2, "w": 1 + rows % 2}
+    table["y"] = np.where(y == 1, "yes", "no")
+    (tmp_path / "t.csv").write_text(
+        "\n".join([",".join(table), *(",".join(map(str, r)) for r in zip(*table.values(), strict=True))])
+    )
+    arrow = pyarrow.table(table)
+    for part, (first, count) in enumerate(((0, 30), (30, 71))):  # a row group of the second file has rows of both
+        parquet.write_table(arrow.slice(first, count), tmp_path / f"t-{part}.parquet", row_group_size=16)
+    words = ["--target", "y", "--model", "logistic", "--offset", "o", "--weights", "w", "--no-check", "--json"]
+    ports, mpich = (free_port(), free_port()), [dict(zip(_MPI[1], ("2", k, "2", k), strict=True)) for k in "01"]
+    jobs = [(open_mpi(rank, ports[0]), ["t.csv", "--distributed"]) for rank in (0, 1)]
+    streamed = ["t-*.parquet", "--stream", "--distributed"]
+    jobs += [({**given, "MASTER_PORT": str(ports[1])}, streamed) for given in mpich]
+    said = command_lines(tmp_path, words, jobs)
+    assert said[1] == said[3] == ""  # the first process alone writes
+    monkeypatch.chdir(tmp_path)
+    one = json.loads(CliRunner().invoke(app, ["fit", "t.csv", *words]).stdout)
+    for text in said[::2]:
+        two = json.loads(text)
+        assert {**two["data"], "encoding": None} == {**one["data"], "encoding": None}  # means and scales to rounding
+        assert [mine["name"] for mine in two["parameters"]] == [theirs["name"] for theirs in one["parameters"]]
+        for mine, theirs in zip(one["parameters"], two["parameters"], strict=True):
+            np.testing.assert_allclose([mine["mean"], mine["sd"]], [theirs["mean"], theirs["sd"]], rtol=1e-8)
+        np.testing.assert_allclose([one["gap"], one["elbo"]["value"]], [two["gap"], two["elbo"]["value"]], rtol=1e-7)
 
 
 def test_the_launchers_of_mpi_say_who_is_who(monkeypatch):
