@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from rich.console import Console
 
@@ -176,7 +177,7 @@ def _regression(data: TableData, options: TableOptions) -> Problem:
     else:
         kinds = {Model.LOGISTIC: LogisticRegression, Model.POISSON: PoissonRegression}
         X = features.values if data.stream is None else data.stream
-        if data.stream is not None and started():
+        if data.stream is not None and jax.distributed.is_initialized():
             target = _of_all_processes(data.stream.rows, kinds[model], table)
         elif model in kinds:
             target = kinds[model](X, y, offset=offset, **table)
@@ -224,12 +225,16 @@ def _likelihood(model: Model, unit: float, classes: int) -> AbstractLikelihood:
 
 
 def _of_all_processes(rows: Any, make: Any, prior: Mapping[str, Any]) -> AbstractTarget:
-    """The model of a table that was read in blocks, of which every process holds its own rows only."""
+    """The model of a table that was read in blocks, of which every process holds its own rows only.
+
+    Of a single process all of them: it can go on from a checkpoint of several.
+    """
     own = share(rows.num_rows)
     design, (response, *numbers) = rows.run_of(own.start, own.stop)
     offset = None if rows.offset is None else numbers[0]
     weights = None if rows.weights is None else numbers[-1]
-    return joined(make(design, response, names=rows.names, offset=offset, weights=weights, **prior))
+    target = make(design, response, names=rows.names, offset=offset, weights=weights, **prior)
+    return joined(target) if started() else target
 
 
 def _original_units(
