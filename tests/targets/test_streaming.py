@@ -10,8 +10,8 @@ import pytest
 
 import provi
 from provi.certificates.linear.bounds import linear_model_bounds
-from provi.data import encoded_rows
-from provi.data.blocks import read_ahead
+from provi.data import blocks, encoded_rows
+from provi.data.blocks import StreamError, read_ahead
 from provi.runtime.checkpoint import identity_of
 from provi.structures.linear import streamed_batches
 from provi.targets.likelihoods import NegativeBinomial
@@ -513,3 +513,26 @@ def test_a_thread_that_reads_ahead_ends_with_its_reader():
     assert next(ahead) == 0
     ahead.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "provi-read-ahead"]
+
+
+def test_a_run_of_rows_is_read_from_the_units_that_hold_it(table, tmp_path, monkeypatch):
+    """What each of several processes keeps of files that they share."""
+    columns = {"a": table["X"][:, 0], "c": np.array(list("uvw"))[np.arange(ROWS) % 3], "y": table["counts"]}
+    columns["days"] = 1 + np.arange(ROWS) % 5
+    for part, rows in enumerate((slice(0, 300), slice(300, ROWS))):
+        write(tmp_path / f"t-{part}.parquet", {name: column[rows] for name, column in columns.items()})
+    rows = provi.targets.PoissonRegression.from_parquet(
+        tmp_path / "t-*.parquet", "y", exposure="days", standardise=True, intercept=True
+    ).stream.rows
+    read, real = [], blocks.record_batches
+    # Row groups end at 128, 256, 300 | 428, 556, 684, 812, 900.
+    for start, stop, units in ((0, ROWS, 8), (290, 310, 2), (128, 256, 1), (557, 899, 3)):
+        read.clear()
+        with monkeypatch.context() as counted:
+            counted.setattr(blocks, "record_batches", lambda *given: read.append(given) or real(*given))
+            own = rows.run_of(start, stop)
+        assert len(read) == units
+        for mine, theirs in zip(own, rows.sample(np.arange(start, stop)), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    with pytest.raises(StreamError, match="a pass gave 900 rows or more"):
+        rows.run_of(890, ROWS + 1)

@@ -145,7 +145,9 @@ Distributed = Annotated[
 Hosts = Annotated[
     str | None, typer.Option("--hosts", metavar="A,B", help="The hosts of all processes, first that of rank 0; a:PORT.")
 ]
-Rank = Annotated[int | None, typer.Option("--rank", metavar="K", help="Which of the --hosts this process is, from 0.")]
+Rank = Annotated[
+    int | None, typer.Option("--rank", metavar="K", help="Which of --hosts this is, from 0, unless a launcher says it.")
+]
 
 
 def command_line(command: Callable[..., None], given: Mapping[str, Any]) -> str:

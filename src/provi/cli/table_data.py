@@ -140,7 +140,7 @@ class TableData:
 def read_data(source: str, options: TableOptions) -> TableData:
     """Read the table, choose its columns and rows, encode them. Errors name the column and what to do."""
     share = this_share()
-    if share.count == 1 and _streams(source, options):
+    if any(share.exchange(_streams(source, options))):  # alike in all processes, whatever memory each has
         return _read_stream(source, options)
     table = read_table(Path(source), decimal_comma=options.decimal_comma, share=share)
     _check_asked(options, table)

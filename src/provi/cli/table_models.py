@@ -8,10 +8,11 @@ What one model alone needs is imported where it is made: the others do not wait 
 import dataclasses
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from rich.console import Console
 
@@ -31,6 +32,7 @@ from provi.models.glm.coefficients import (
 )
 from provi.models.weak_priors import read_prior, response_location, weak_priors
 from provi.result.summary import content_note
+from provi.runtime.distributed import joined, share, started
 from provi.targets.base import AbstractTarget
 from provi.targets.likelihoods import (
     AbstractLikelihood,
@@ -175,7 +177,9 @@ def _regression(data: TableData, options: TableOptions) -> Problem:
     else:
         kinds = {Model.LOGISTIC: LogisticRegression, Model.POISSON: PoissonRegression}
         X = features.values if data.stream is None else data.stream
-        if model in kinds:
+        if data.stream is not None and jax.distributed.is_initialized():
+            target = _of_all_processes(data.stream.rows, kinds[model], table)
+        elif model in kinds:
             target = kinds[model](X, y, offset=offset, **table)
         else:
             target = GeneralisedLinearModel(X, y, likelihood, offset=offset, **table)
@@ -218,6 +222,19 @@ def _likelihood(model: Model, unit: float, classes: int) -> AbstractLikelihood:
         case Model.LOG_NORMAL:
             return LogNormalSurvival(unit)
     return BernoulliLogit()
+
+
+def _of_all_processes(rows: Any, make: Any, prior: Mapping[str, Any]) -> AbstractTarget:
+    """The model of a table that was read in blocks, of which every process holds its own rows only.
+
+    Of a single process all of them: it can go on from a checkpoint of several.
+    """
+    own = share(rows.num_rows)
+    design, (response, *numbers) = rows.run_of(own.start, own.stop)
+    offset = None if rows.offset is None else numbers[0]
+    weights = None if rows.weights is None else numbers[-1]
+    target = make(design, response, names=rows.names, offset=offset, weights=weights, **prior)
+    return joined(target) if started() else target
 
 
 def _original_units(

@@ -75,7 +75,7 @@ class TableFiles:
     def units(self, rows: int) -> list[Any]:
         """Row groups or record batches, each a file and a number."""
         del rows
-        return [(file, number) for file in self.files for number in range(num_parts(file))]
+        return [(file, number) for file in self.files for number in range(len(part_rows(file)))]
 
     def read(self, unit: Any, rows: int) -> Iterator[Chunk]:
         """The rows of one of `units`, at most `rows` at a time."""
@@ -83,6 +83,21 @@ class TableFiles:
         for batch in record_batches(file, self._read, rows, number):
             if batch.num_rows:
                 yield self._chunk(batch, file, 0)
+
+    def between(self, start: int, stop: int, rows: int) -> Iterator[Chunk]:
+        """Rows `start` ... `stop` of all, at most `rows` at a time; of units that hold none of them nothing is read."""
+        done = 0
+        for file in self.files:
+            before = done
+            for number, length in enumerate(part_rows(file)):
+                end = done + length
+                wanted = done < stop and start < end
+                for batch in record_batches(file, self._read, rows, number) if wanted else ():
+                    low, high = max(start - done, 0), min(stop - done, batch.num_rows)
+                    if low < high:
+                        yield self._chunk(batch.slice(low, high - low), file, done + low - before)
+                    done += batch.num_rows
+                done = end
 
     @property
     def _read(self) -> list[str]:
@@ -221,14 +236,15 @@ def table_files(path: Any) -> tuple[Path, ...]:
 SUFFIXES = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
 
 
-def num_parts(file: Path) -> int:
-    """The row groups of a Parquet file, or the record batches of an Arrow file."""
+def part_rows(file: Path) -> list[int]:
+    """The rows of each row group of a Parquet file, or record batch of an Arrow file."""
     pyarrow, parquet, ipc = _arrow(file)
     if file.suffix.lower() in (".arrow", ".feather", ".ipc"):
         with pyarrow.memory_map(str(file)) as mapped, ipc.open_file(mapped) as opened:
-            return opened.num_record_batches
+            return [opened.get_batch(number).num_rows for number in range(opened.num_record_batches)]
     with parquet.ParquetFile(file) as opened:
-        return opened.metadata.num_row_groups
+        found = opened.metadata
+        return [found.row_group(number).num_rows for number in range(found.num_row_groups)]
 
 
 def record_batches(file: Path, names: Sequence[str] | None, rows: int, part: int | None = None) -> Iterator[Any]:

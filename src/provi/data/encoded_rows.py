@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from provi.core.limits import check_memory
 from provi.data.blocks import Chunk, StreamError, TableFiles, column_of, numbers, read_ahead
 from provi.data.encoding import EncodedColumn, TableEncoding
 
@@ -204,6 +205,20 @@ class EncodedRows:
             design[ends[k] : ends[k + 1]] = tile[:, own].T
             found[:, ends[k] : ends[k + 1]] = values[:, own]
         return design, found
+
+    def run_of(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows `start` ... `stop` of files as `sample` gives them; what holds none of them is not read."""
+        size = (stop - start) * self.shape[1] * np.dtype(self.dtype).itemsize
+        check_memory(f"{stop - start} rows of {self.source.words}", 3 * size, "take more processes, on more machines")
+        self.check_stamps()
+        (design, table), filled = self._empty(stop - start), 0
+        for chunk in self.source.between(start, stop, self.tile_rows):
+            into = slice(filled, filled + len(chunk))
+            self._fill(design[into], table[:, into], chunk, 0, len(chunk))
+            filled = into.stop
+        if filled != stop - start:
+            self._changed(start + filled)
+        return design, table
 
     @property
     def buffer_rows(self) -> int:

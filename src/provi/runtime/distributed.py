@@ -9,8 +9,10 @@ goes on with any number of processes.
 import contextlib
 import json
 import os
+import socket
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,23 @@ from provi.runtime.checkpoint import fingerprint, previous_of
 PORT = 29500
 """Of the first host, unless told otherwise: as torchrun's."""
 
+_JOBS = 3000
+"""Ports from `PORT` on that fits on one machine are spread over; beyond are those that systems give out themselves."""
+
 _CONNECT_SECONDS, _HEARTBEAT_SECONDS, _LAST_SECONDS = 120, 30, 10
-_LAUNCHERS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+"""Where launchers write the place of a process. SLURM's last: under an mpirun of its own it is that of the mpirun."""
+
+_MPI = (
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+)
+"""What Open MPI, and MPICH and its relatives, say: of all processes the count and the place, of this machine's too."""
+
+_ORTE = "OMPI_MCA_orte_hnp_uri"
+_SLURM = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
+"""What JAX needs to find the first of all processes by itself: of Open MPI before 5, and of srun."""
+
 _SIGNS = ("gloo", "nccl", "coordination", "heartbeat", "connection reset", "connection closed", "socket closed")
 
 LOSS = (
@@ -47,11 +64,13 @@ def start(hosts: str | Sequence[str] | None = None, rank: int | None = None, *, 
     **Arguments:**
 
     - `hosts`: one for each process, the first also with its port, "a:29500,b"; a host with two processes twice.
-    - `rank`: the place of this process among them, from 0.
+    - `rank`: the place of this process among them, from 0; None where torchrun, mpirun or srun have started it.
     - `port`: of the first host.
 
     Without `hosts`: the environment of torchrun (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK), else what SLURM's srun or
-    Open MPI's mpirun say. A process that sends no sign of life for 30 seconds counts as lost.
+    an mpirun say. Open MPI from 5 on and MPICH do not say where the first process is: without `hosts` all must be on
+    one machine, where they meet at MASTER_PORT, else `port`. A process that sends no sign of life for 30 seconds counts
+    as lost.
     """
     where = _processes(hosts, rank, port)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -71,17 +90,27 @@ def start(hosts: str | Sequence[str] | None = None, rank: int | None = None, *, 
 def _processes(hosts: Any, rank: Any, port: int) -> dict[str, Any]:
     """What `jax.distributed.initialize` has to be told; nothing where it finds out by itself."""
     names = hosts.split(",") if isinstance(hosts, str) else list(hosts or ())
-    environment = os.environ
+    environment, started_by = os.environ, next((found for found in _MPI if found[0] in os.environ), None)
+    own = rank if rank is not None else next((environment[name] for name in _RANKS if name in environment), None)
+    devices: dict[str, Any] = {}
     if names:
-        own = rank if rank is not None else environment.get("RANK")
         if own is None:
-            raise ValueError("hosts needs rank, the place of this process among them, from 0: --rank K.")
+            raise ValueError(
+                "hosts needs rank, the place of this process among them, from 0: --rank K, or a launcher that says it "
+                f"in one of {', '.join(_RANKS)}."
+            )
         count, address = len(names), names[0].strip()
     elif "MASTER_ADDR" in environment and "WORLD_SIZE" in environment:
-        count, own = check_count("WORLD_SIZE", int(environment["WORLD_SIZE"])), rank or environment.get("RANK", "0")
+        count, own = check_count("WORLD_SIZE", int(environment["WORLD_SIZE"])), "0" if own is None else own
         address = f"{environment['MASTER_ADDR']}:{environment.get('MASTER_PORT', port)}"
-    elif any(name in environment for name in _LAUNCHERS):
+    elif _ORTE in environment or _of_slurm(started_by):
         return {}
+    elif started_by is not None and own is not None:
+        count = check_count(started_by[0], int(environment[started_by[0]]))
+        _check_one_machine(started_by, count)
+        address = f"localhost:{_port_of_job(port, first=int(own) == 0)}"
+        if started_by[3] in environment:  # a GPU for each, as JAX has it where it finds out by itself
+            devices = {"local_device_ids": [int(environment[started_by[3]])]}
     else:
         raise ValueError(
             "No coordinator: a fit of several processes needs --hosts host1,host2 and --rank K, the variables "
@@ -92,7 +121,48 @@ def _processes(hosts: Any, rank: Any, port: int) -> dict[str, Any]:
         raise ValueError(f"rank must be from 0 to {count - 1}, one for each of {count} processes, not {own}.")
     address = address if ":" in address else f"{address}:{port}"
     method = {"cluster_detection_method": "deactivate"}
-    return {"coordinator_address": address, "num_processes": count, "process_id": own, **method}
+    return {"coordinator_address": address, "num_processes": count, "process_id": own, **method, **devices}
+
+
+def _of_slurm(started_by: Any) -> bool:
+    """Whether srun has started this process itself, and not an mpirun in the processes of which SLURM counts others."""
+    if not all(name in os.environ for name in _SLURM):
+        return False
+    return started_by is None or os.environ[started_by[0]] == os.environ["SLURM_NTASKS"]
+
+
+def _port_of_job(port: int, first: bool) -> int:
+    """The port at which the processes of an mpirun on one machine meet, seldom that of another mpirun there.
+
+    JAX shares a port that is taken: processes of two fits would meet. So the first process looks whether it is.
+    """
+    job, given = os.environ.get("PMIX_NAMESPACE"), os.environ.get("MASTER_PORT")
+    if given is not None:
+        port = check_count("MASTER_PORT", int(given))
+    elif job is not None and port == PORT:  # of Open MPI; MPICH has no name for a job
+        port += zlib.crc32(job.encode()) % _JOBS
+    if first:
+        with socket.socket() as free:
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                free.bind(("", port))
+            except OSError as error:
+                raise ValueError(
+                    f"Port {port} of this machine, where the processes of the fit meet, is taken ({error}), perhaps by "
+                    f"another fit: set MASTER_PORT to another one for all of them."
+                ) from None
+    return port
+
+
+def _check_one_machine(started_by: Any, count: int) -> None:
+    """`ValueError` where processes of an mpirun are on other machines: it does not say where the first one is."""
+    here = os.environ.get(started_by[2])
+    if here != str(count):
+        raise ValueError(
+            f"mpirun has started {count} processes ({started_by[0]}), {here or 'an unknown number'} of them on this "
+            f"machine ({started_by[2]}), and does not say where the first one is: name the host of each in the order "
+            f"of their ranks, --hosts A,A,B,B; --rank is not needed."
+        )
 
 
 def started() -> bool:

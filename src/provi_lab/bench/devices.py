@@ -3,14 +3,17 @@
 Each row is one problem, fitted with `mesh=1` and with `mesh=8`: the largest differences of means (in standard
 deviations), of covariances, of the ELBO or of the potential at zero, of the proven gap and of the bound on the distance
 to the posterior. Sums in another order differ in the last digits; the distance begins with a search in float32. Exit
-code 1 where one differs by more, or where the arrays of a problem do not lie in eight parts.
+code 1 where one differs by more, or where the arrays of a problem do not lie in eight parts. With `--record` the table
+is also written to `benchmarks/results`, dated.
 """
 
 import argparse
+import json
 import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 DEVICES = 8
@@ -65,6 +68,7 @@ def cases(only_quick: bool) -> list[Case]:
         Case("black box: draws", lambda: density(bowl, 3), {}),
         Case("whitened", lambda: density(bowl, 3), {"family": diagonal, "budget": few}, False),
         Case("nested", latent, {}, False),
+        Case("richer: flow", lambda: density(bowl, 3), {"family": families.Flow(3), "budget": few}, False),
     ]
     others = [
         Case("MISSO table", lambda: regression(X, y), misso, False),
@@ -95,6 +99,19 @@ def parts_of(target: Any, family: Any) -> int:
     return parts
 
 
+def parts_of_step(structure: Any, fit: Any) -> int:
+    """The same of the draws in a step of path gradients, as its compiled program has them."""
+    import jax
+
+    from provi.algorithms.proximal.path_gradient import PathGradient
+
+    algorithm = PathGradient(num_steps=5, num_draws=8 * DEVICES)
+    state = algorithm.init(fit.posterior.point)
+    key, target, family = jax.random.key(0), structure.target, structure.family
+    program = jax.jit(lambda state: algorithm.step(key, state, target, family, 1.0)).lower(state).compile().as_text()
+    return DEVICES if f"[8,{target.dim}]" in (program or "") and "all-gather" in (program or "") else 1
+
+
 def compared(case: Case) -> tuple[dict[str, float], int, float]:
     """The differences of the two fits, the parts, and the seconds of processor that it took."""
     import jax
@@ -103,6 +120,7 @@ def compared(case: Case) -> tuple[dict[str, float], int, float]:
     import provi
     from provi.core.devices import chosen_mesh
     from provi.fit import choose
+    from provi.structures.richer import Richer
 
     began, target = time.process_time(), case.target()
     one, many = (provi.fit(target, mesh=mesh, progress=False, **case.options) for mesh in (1, DEVICES))
@@ -111,6 +129,8 @@ def compared(case: Case) -> tuple[dict[str, float], int, float]:
         assert mesh is not None
         structure = choose(target, case.options.get("family")).on(mesh)
         parts = parts_of(getattr(structure.family, "target", structure.target), structure.family)
+        if isinstance(structure, Richer):
+            parts = min(parts, parts_of_step(structure, many))
         potentials = [float(each.potential(jax.numpy.zeros(target.dim))) for each in (target, structure.target)]
     means, covariances = ([np.asarray(getattr(f.posterior, x)) for f in (one, many)] for x in ("mean", "covariance"))
     spread = np.sqrt(np.diagonal(covariances[0]))
@@ -129,22 +149,36 @@ def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one problem of each structure")
-    quick = parser.parse_args().quick
+    parser.add_argument("--record", action="store_true", help="also write benchmarks/results/DATE-devices.json")
+    given = parser.parse_args()
     flag = f"--xla_force_host_platform_device_count={DEVICES}"
-    if quick:  # programs that run once: less time for the compiler
+    if given.quick:  # programs that run once: less time for the compiler
         os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
     heads = ("mean", "covariance", "ELBO", "gap", "distance")
     print(f"{'':26}" + "".join(f"{head:>12}" for head in heads) + f"{'parts':>7}{'CPU s':>7}")
-    wrong = 0
-    for case in cases(quick):
+    rows = []
+    for case in cases(given.quick):
         found, parts, seconds = compared(case)
         limits = {name: LARGEST_DISTANCE if name == "distance" else LARGEST for name in found}
         good = all(found[name] <= limits[name] for name in found) and parts == DEVICES
-        wrong += not good
+        about = {"differences": found, "allowed": limits, "parts": parts, "cpu_seconds": round(seconds, 1)}
+        rows.append({"problem": case.name, **about, "equal": good})
         numbers = "".join(f"{found[head]:12.1e}" if head in found else f"{'':12}" for head in heads)
         print(f"{case.name:26}{numbers}{parts:7}{seconds:7.1f}{'' if good else '  DIFFERS'}", flush=True)
-    return int(wrong > 0)
+    if given.record:
+        print(f"Wrote {_written(rows)}.")
+    return int(not all(row["equal"] for row in rows))
+
+
+def _written(rows: list[dict[str, Any]]) -> Path:
+    from provi_lab.bench.record import RESULTS, make_record
+
+    command = " ".join(["python -m provi_lab.bench.devices", *sys.argv[1:]])
+    record = {**make_record("devices", rows), "command": command}
+    path = RESULTS / f"{record['date']}-devices.json"
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return path
 
 
 if __name__ == "__main__":

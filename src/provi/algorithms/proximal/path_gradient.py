@@ -10,6 +10,7 @@ import optax
 
 from provi.algorithms.base import AbstractAlgorithm, StepInfo
 from provi.algorithms.guarantee import Guarantee
+from provi.core.devices import over_draws
 from provi.core.tree import add_scaled
 from provi.core.types import Count
 
@@ -56,7 +57,7 @@ class PathGradient(AbstractAlgorithm):
             z, weights = family.stratified(key, point, self.num_draws)
             fixed = jax.lax.stop_gradient(point)
             log_q = jax.vmap(lambda row: family.log_prob(fixed, row))(z)
-            return jnp.sum(weights * (log_q + jax.vmap(target.potential)(z)))
+            return jnp.sum(weights * (log_q + over_draws(target.division, target.potential, z)))
 
         value, gradient = jax.value_and_grad(loss)(state.point)
         norm = _norm(gradient)
