@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import provi
-from provi_lab.posteriors import table
+from provi_lab.posteriors import table, tails
 from provi_lab.posteriors.page import COLUMNS, _cells, _counts, page, tally
 from provi_lab.posteriors.posterior import errors
 from provi_lab.posteriors.suite import EVERY, SUITE
@@ -49,9 +49,9 @@ def test_cells_are_added_to_what_the_file_has_by_then(tmp_path):
 
 def test_a_process_is_ended_by_its_own_processor_time():
     endless = [sys.executable, "-S", "-c", "while True: pass"]
-    assert table._child(endless, {}, 1.0) == {"failed": "no result within 1 CPU seconds"}
+    assert table.child(endless, {}, 1.0) == {"failed": "no result within 1 CPU seconds"}
     failing = [sys.executable, "-S", "-c", "raise ValueError('this')"]
-    assert table._child(failing, {}, 5.0) == {"failed": "ValueError: this"}
+    assert table.child(failing, {}, 5.0) == {"failed": "ValueError: this"}
 
 
 def test_counts_of_the_page_hold_each_kind_of_cell_once():
@@ -120,7 +120,7 @@ def test_a_run_goes_on_where_it_was_stopped_and_again_measures_rows_of_other_cod
         ran.append(words[-1])
         return {"default": 1, "where": f"here, {table._commit()}"}
 
-    monkeypatch.setattr(table, "_child", child)
+    monkeypatch.setattr(table, "child", child)
     words = ["--out", str(out), "--references", str(references), "--only", "banana", "beta", "cox"]
     table.main(words)
     assert ran == ["cox"] and json.loads(out.read_text())["banana"] == rows["banana"]
@@ -128,3 +128,10 @@ def test_a_run_goes_on_where_it_was_stopped_and_again_measures_rows_of_other_cod
     found = json.loads(out.read_text())
     # No cell of the row before is left but those of other libraries.
     assert ran == ["cox", "banana"] and found["banana"] == {**found["cox"], "peers": 2}
+
+
+def test_a_line_of_heavy_tails_has_its_share_each_family_and_what_failed():
+    row = {"mean_error": 0.01, "sd_ratio": 0.9, "k_hat": 0.5, "elbo": -1.0, "cpu_seconds": 6.4, "family": "student"}
+    rows = {"default": {**row, "share": 0.97}, "student": {"failed": "died"}, "auto": {**row, "share": None}}
+    cell = "0.01 / 0.90 (0.50), -1.000; 6 s"
+    assert tails.line("name", rows) == f"| name | 0.97 | {cell} | failed: died | {cell} | student |"

@@ -194,4 +194,5 @@ def _following(shape: Scalar, draws: Float[Array, "num 1"]) -> Float[Array, "num
 @_following.defjvp
 def _derivative(primals: Any, tangents: Any) -> Any:
     shape, draws = primals
-    return draws, tangents[0] * jax.lax.random_gamma_grad(jnp.broadcast_to(shape, draws.shape), draws)
+    slope = jax.lax.random_gamma_grad(jnp.broadcast_to(shape, draws.shape), draws)  # pyright: ignore[reportCallIssue]
+    return draws, tangents[0] * slope

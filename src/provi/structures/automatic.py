@@ -84,10 +84,10 @@ def _order(first: Fit, several: bool) -> tuple[str, ...]:
     if several:
         return "mixture", "skewed", "flow"
     rest = ("skewed", "flow", "mixture")
-    return ("student", *rest) if _radial_share(first) >= _RADIAL else rest
+    return ("student", *rest) if radial_share(first) >= _RADIAL else rest
 
 
-def _radial_share(fit: Fit) -> float:
+def radial_share(fit: Fit) -> float:
     r"""How much of the variance of log p/q under q is explained by $ar^2 + b\log(1 + r^2)$ with b < 0: heavier tails.
 
     r is the distance from q's mean in q's units. Nearly all of it where p is Student's law with q's shape.

@@ -116,7 +116,7 @@ def _corrected(fit: Any) -> tuple[Any, dict[str, Any]]:
     return found, {"k_hat": found.pareto_k, "warned": not found.reliable, "seed": _SEED, "draws": draws}
 
 
-def _child(words: list[str], reference: dict[str, Any], seconds: float) -> dict[str, Any]:
+def child(words: list[str], reference: dict[str, Any], seconds: float) -> dict[str, Any]:
     """The cells that `words`, a command, writes for one posterior; what goes wrong there is a row, too."""
     with tempfile.TemporaryDirectory() as folder:
         given, part = Path(folder) / "reference.json", Path(folder) / "part.json"
@@ -192,7 +192,7 @@ def _run_all(options: Any) -> None:
         state = _commit()
         missing = [name for name in possible if name in missing or not rows[name].get("where", "").endswith(state)]
     with ThreadPoolExecutor(options.processes) as pool:
-        plan = {pool.submit(_child, [*command, name], references[name], options.seconds): name for name in missing}
+        plan = {pool.submit(child, [*command, name], references[name], options.seconds): name for name in missing}
         for ready in as_completed(plan):
             name, cells = plan[ready], ready.result()
             _add(options.out, name, {"peers": cells} if options.peers else cells)
