@@ -3,7 +3,7 @@
 `python -m provi_lab.posteriors.tails` prints it, one process a fit, with no programs kept from before, `--only NAME`
 for other posteriors: the mean error / the ratio of deviations (k-hat), the ELBO, and CPU seconds with the diagnosis.
 The share is the one by which `family="auto"` decides whether Student's law is tried first
-(`provi.structures.automatic.radial_share`).
+(`provi.structures.automatic.radial_share`); `--shares` prints it alone, for all posteriors with a reference.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from provi_lab.posteriors.posterior import errors
-from provi_lab.posteriors.table import REFERENCES, child
+from provi_lab.posteriors.table import REFERENCES, child, usable
 
 HEAVY = ("student", "independent_tails", "robust", "robust_unknown_tails", "robust_groups", "cauchy_data", "skew_data")
 FAMILIES = ("default", "student", "auto")
@@ -34,7 +34,8 @@ def measure(name: str, family: str, reference: dict[str, Any]) -> dict[str, Any]
     found = fit.posterior.diagnose()
     row: dict[str, Any] = {"cpu_seconds": time.process_time() - began, "elbo": fit.elbo.value, "k_hat": found.pareto_k}
     row |= errors(fit.posterior.draws(_DRAWS, 1), reference)
-    return row | {"family": fit.posterior.family.scale, "share": radial_share(fit) if family == "default" else None}
+    gaussian = family == "default" and fit.posterior.family.has_density
+    return row | {"family": fit.posterior.family.scale, "share": radial_share(fit) if gaussian else None}
 
 
 def line(name: str, rows: dict[str, dict[str, Any]]) -> str:
@@ -52,7 +53,8 @@ def _words(row: dict[str, Any]) -> str:
 def main(words: list[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=HEAVY, help="names of posteriors")
+    parser.add_argument("--only", nargs="*", help="names of posteriors")
+    parser.add_argument("--shares", action="store_true", help="the shares alone, of Gaussians by default fits")
     parser.add_argument("--references", type=Path, default=REFERENCES)
     parser.add_argument("--one", nargs=2, help="used by the command itself: a posterior and a family")
     parser.add_argument("--reference", type=Path, help="used by the command itself: the reference of that one")
@@ -63,9 +65,14 @@ def main(words: list[str] | None = None) -> None:
         options.out.write_text(json.dumps(measure(name, family, json.loads(options.reference.read_text()))))
         return
     references = json.loads(options.references.read_text())
-    print('| posterior | share | default | `"student"` | `"auto"` | auto took |\n| --- | --: | --: | --: | --: | --- |')
     command = [sys.executable, "-m", "provi_lab.posteriors.tails", "--one"]
-    for name in options.only:
+    if options.shares:
+        for name in options.only or [name for name, reference in references.items() if usable(reference)]:
+            row = child([*command, name, "default"], references[name], _SECONDS)
+            print(f"{name}: {row.get('failed', row.get('share'))}", flush=True)
+        return
+    print('| posterior | share | default | `"student"` | `"auto"` | auto took |\n| --- | --: | --: | --: | --: | --- |')
+    for name in options.only or HEAVY:
         rows = {family: child([*command, name, family], references[name], _SECONDS) for family in FAMILIES}
         print(line(name, rows), flush=True)
 
