@@ -82,8 +82,9 @@ def fit(
       The certificate of an `algorithm` that you chose comes on top, but not of seconds, which are those of the whole
       fit: `provi.Budget` says what may overrun.
     - `start`: where to begin; a theorem's algorithm brings its own.
-    - `starts`: from how many points to look for modes where the target is not known to be log-concave: 16 (4 above 1000
-      dimensions, 1 on a budget) if not given. `fit.modes` has what was found; `seed` changes the points.
+    - `starts`: from how many points to look for modes where the target is not proven to be log-concave: 16 (4 above
+      1000 dimensions) if not given, 1 on a budget, which is no search. Also where log-concavity is declared: a second
+      mode refutes it. `fit.modes` has what was found; `seed` changes the points.
     - `progress`: None shows a bar on a terminal.
     - `checkpoint`, `resume`: a file to go on from; saved after the first step, then every `checkpoint_seconds`, and at
       the end. The one before is kept, as `.previous`. Ctrl-C and SIGTERM end a fit with `Outcome.INTERRUPTED`.

@@ -97,7 +97,7 @@ class Laplace(AbstractBase):
 
     def sample(self, key: RandomKey, num: int, dim: int, dtype: Any) -> Draws:
         direction_key, radius_key = jax.random.split(key)
-        radius = _gamma(radius_key, jnp.asarray(dim, dtype), num, dtype) / math.sqrt(dim + 1)
+        radius = gamma_draws(radius_key, jnp.asarray(dim, dtype), num, dtype) / math.sqrt(dim + 1)
         return radius * directions(direction_key, num, dim, dtype)
 
     def log_density(self, u: Vector) -> Scalar:
@@ -181,7 +181,7 @@ class StudentT(AbstractBase):
     def sample(self, key: RandomKey, num: int, dim: int, dtype: Any) -> Draws:
         normal_key, chi_key = jax.random.split(key)
         df = self.df.astype(dtype)
-        chi_squared = 2 * _gamma(chi_key, df / 2, num, dtype)
+        chi_squared = 2 * gamma_draws(chi_key, df / 2, num, dtype)
         return jax.random.normal(normal_key, (num, dim), dtype) * jnp.sqrt((df - 2) / chi_squared)
 
     def log_density(self, u: Vector) -> Scalar:
@@ -221,7 +221,7 @@ _MOST_PROPOSALS = 1000
 """A proposal is accepted with a probability above 0.95 for every shape from 1 on."""
 
 
-def _gamma(key: RandomKey, shape: Scalar, num: int, dtype: Any) -> Float[Array, "num 1"]:
+def gamma_draws(key: RandomKey, shape: Scalar, num: int, dtype: Any) -> Float[Array, "num 1"]:
     """Exact draws of Gamma(shape, 1), shape >= 1, by Marsaglia and Tsang's rejection method.
 
     jax.random.gamma does the same for every shape with a loop per element, and its compilation takes longer than

@@ -203,8 +203,17 @@ def square_root(point: Point) -> np.ndarray:
             return np.linalg.cholesky(np.asarray(scale.covariance(), np.float64))
 
 
-def Gaussian(dim: int | None = None, scale: str = "triangular", *, rank: int = 5) -> Any:
-    """The Gaussian family of dimension `dim`; without a dimension, the standard normal base `Normal()`."""
+def Gaussian(dim: int | None = None, scale: str = "triangular", *, rank: int = 5, base: Any = None) -> Any:
+    """The Gaussian family of dimension `dim`; without a dimension, the standard normal base `Normal()`.
+
+    `base`: a Gaussian has none to choose; a `TypeError` says which family has.
+    """
+    if base is not None:
+        size = "dim" if dim is None else dim
+        raise TypeError(
+            f"base= is not for a Gaussian, whose base is normal: take provi.families.LocationScale({size}, base=...) "
+            f'with provi.families.StudentT(df), say; or provi.fit(target, family="student"), which also fits the tails.'
+        )
     if dim is None:
         return Normal()
     return LocationScale(dim, Normal(), scale, rank=rank)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from provi.core.arguments import check_count
 from provi.core.types import Draws, RandomKey, Scalar, Vector
 from provi.families.base import AbstractFamily
-from provi.families.bases import AbstractBase, Normal
+from provi.families.bases import AbstractBase, Normal, gamma_draws
 
 LARGEST_DIMENSION = 500
 """Their frames are full matrices."""
@@ -167,8 +167,7 @@ class Student(AbstractRicher):
         normal_key, chi_key = jax.random.split(key)
         loc, factor = point.frame.fixed()
         df = self.degrees_of_freedom(point)
-        # The derivative of a gamma draw in its shape is JAX's own, by implicit differentiation.
-        half = jax.random.gamma(chi_key, df / 2, (num, 1), loc.dtype)
+        half = _following(df / 2, gamma_draws(chi_key, jax.lax.stop_gradient(df / 2), num, loc.dtype))
         u = jax.random.normal(normal_key, (num, self.dim), loc.dtype) * jnp.sqrt(df / (2 * half))
         z = loc[None] + jax.vmap(point.affine.push)(u) @ factor.T
         return z, jnp.full(num, 1 / num, loc.dtype)
@@ -180,3 +179,20 @@ class Student(AbstractRicher):
         df, gammaln = self.degrees_of_freedom(point), jax.scipy.special.gammaln
         constant = gammaln((df + self.dim) / 2) - gammaln(df / 2) - self.dim / 2 * jnp.log(jnp.pi * df)
         return constant - (df + self.dim) / 2 * jnp.log1p(jnp.sum(u**2) / df) - log_det
+
+
+@jax.custom_jvp
+def _following(shape: Scalar, draws: Float[Array, "num 1"]) -> Float[Array, "num 1"]:
+    """Draws of Gamma(shape, 1) that move with the shape so that each keeps its quantile: implicit differentiation.
+
+    jax.random.gamma has the same derivative, and takes seconds to compile wherever draws are made.
+    """
+    del shape
+    return draws
+
+
+@_following.defjvp
+def _derivative(primals: Any, tangents: Any) -> Any:
+    shape, draws = primals
+    slope = jax.lax.random_gamma_grad(jnp.broadcast_to(shape, draws.shape), draws)  # pyright: ignore[reportCallIssue]
+    return draws, tangents[0] * slope

@@ -4,13 +4,19 @@ A member is good enough where the weights $w = p/q$ of its draws say so: the lar
 1|/2$, at most 0.02, or at most 0.05 with k-hat below 0.7; and no parameter's mean or deviation off by more than 0.05.
 These are estimates from draws around q: they cannot see what no draw reaches, which is why other modes are searched for
 first.
+
+Student's law is tried where q's weights ask for it: there they depend on nothing but the distance from q's mean. Then
+it is nearly exact, and the cheapest; elsewhere it gains next to nothing (`docs/beyond-the-gaussian.md` has figures).
 """
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from provi.diagnostics.importance import ImportanceDiagnostics
+from provi.diagnostics.loo import log_densities
 from provi.diagnostics.pareto import usable_k
 from provi.families.location_scale import Gaussian
 from provi.families.mixture import GaussianMixture
@@ -32,6 +38,7 @@ FAMILIES: dict[str, Callable[[int], Any]] = {
 
 SMALL_ERROR, TINY_ERROR = 0.05, 0.02
 _ENOUGH_GAIN = 0.01  # nats by which a dearer family must be better than a cheaper one
+_RADIAL, _LOOKS, _LOOK_SEED = 0.8, 2000, 5
 _NOTICEABLE = 0.01  # share of the evidence at other modes from which a mixture is tried
 
 
@@ -58,9 +65,7 @@ def fit_automatically(fit_one: Callable[..., Fit], target: AbstractTarget) -> Fi
     tried = [("gaussian", _diagnosed(first), first)]
     several = first.modes.missed > _NOTICEABLE
     gaussian = posterior.point if hasattr(posterior.point, "loc") and posterior.family.scale == "triangular" else None
-    for name in ("mixture", "skewed", "flow") if several else ("skewed", "flow", "mixture"):
-        if not several and _is_enough(tried[-1][1]):
-            break
+    for name in _order(first, several) if several or not _is_enough(tried[0][1]) else ():
         found = fit_one(FAMILIES[name](target.dim), None if name == "mixture" and several else gaussian)
         posterior = found.posterior
         seen = modes_seen(posterior.family, posterior.point, first.modes) if first.modes.found else posterior.modes
@@ -72,6 +77,31 @@ def fit_automatically(fit_one: Callable[..., Fit], target: AbstractTarget) -> Fi
         if _is_enough(tried[-1][1]):
             break
     return _chosen(tried)
+
+
+def _order(first: Fit, several: bool) -> tuple[str, ...]:
+    """The families that are richer than a Gaussian that is not good enough, those that are likely to do first."""
+    if several:
+        return "mixture", "skewed", "flow"
+    rest = ("skewed", "flow", "mixture")
+    return ("student", *rest) if radial_share(first) >= _RADIAL else rest
+
+
+def radial_share(fit: Fit) -> float:
+    r"""How much of the variance of log p/q under q is explained by $ar^2 + b\log(1 + r^2)$ with b < 0: heavier tails.
+
+    r is the distance from q's mean in q's units. Nearly all of it where p is Student's law with q's shape.
+    """
+    posterior = fit.posterior
+    z = np.concatenate([posterior.mean[None], posterior.sample(_LOOKS, _LOOK_SEED)])
+    log_p, log_q = log_densities(posterior.target, posterior.family, posterior.point, z)
+    # log q of a Gaussian is a constant less half the squared distance.
+    squared, log_w = 2 * (log_q[0] - log_q) / posterior.family.dim, log_p - log_q
+    if not np.isfinite(log_w).all() or np.ptp(log_w) == 0:
+        return 0.0
+    basis = np.stack([np.ones_like(squared), squared, np.log1p(squared)], axis=1)
+    weights = np.linalg.lstsq(basis, log_w, rcond=None)[0]
+    return float(1 - np.var(log_w - basis @ weights) / np.var(log_w)) if weights[2] < 0 else 0.0
 
 
 def _chosen(tried: list[tuple[str, ImportanceDiagnostics | None, Fit]]) -> Fit:

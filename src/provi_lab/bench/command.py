@@ -33,13 +33,14 @@ def blackbox(
     problems: Problems = None,
     methods: Methods = None,
     seconds: Seconds = 120.0,
+    python: Pythons = None,
     output: Output = None,
 ) -> None:
     """Time to a true gap of 1, 0.1 and 0.01 nats, beside other libraries; without --output it only prints."""
     from provi_lab.bench.blackbox import SECTION, compare
     from provi_lab.bench.logistic import BLACKBOX_PROBLEMS, METHODS
 
-    chosen = _chosen("methods", methods, METHODS)
+    chosen = _found(_chosen("methods", methods, METHODS), python)
     made = _load("problems", ["breast-cancer"] if quick and not problems else problems, BLACKBOX_PROBLEMS)
     _show(SECTION, compare(made, chosen, min(seconds, 10.0) if quick else seconds, typer.echo), output)
 

@@ -137,3 +137,20 @@ def test_front_ends_look_far_out_unless_their_program_may_not_end():
     assert np.abs(found.search_points(16, 0)).max() > 30 > np.abs(near.search_points(16, 0)).max()
     fit = provi.fit(found, progress=False)
     assert fit.posterior.mean[0] == pytest.approx(20, abs=0.1) and len(fit.modes) == 2
+
+
+def test_a_declaration_spares_no_search_and_a_budget_does():
+    """As the docstring of fit says of starts=."""
+
+    def density(z):
+        return -jnp.sum(z * jnp.tanh(z) + z**2)  # log-concave, and not seen to be
+
+    asked = {"progress": False, "tol": 1.0}
+    unknown, declared = LogDensity(density, 2), LogDensity(density, 2, log_concave=True)
+    assert declared.constants.log_concave.status == "declared"
+    assert provi.fit(declared, **asked).modes.num_searches == provi.fit(unknown, **asked).modes.num_searches == 16
+    spared = provi.fit(declared, budget=2000, **asked).modes
+    assert not spared.searched and "on a budget there is one start" in str(spared)
+    assert provi.fit(declared, budget=2000, starts=3, **asked).modes.num_searches == 3
+    proven = provi.fit(LogDensity(lambda z: -jnp.sum(z**2), 2), starts=3, **asked)
+    assert not proven.modes.searched and "log-concave, so it has one" in str(proven.modes)

@@ -1,7 +1,9 @@
 """The benchmark's protocol, oracle, times and tables, with a peer made for the test."""
 
+import dataclasses
 import io
 import json
+import sys
 import textwrap
 import time
 
@@ -14,7 +16,7 @@ from typer.testing import CliRunner
 from provi_lab.bench import record as records
 from provi_lab.bench.blackbox import blackbox_cells, compare, time_to_gap, verdicts
 from provi_lab.bench.command import app
-from provi_lab.bench.logistic import METHODS, Oracle, correlated, glm_cells, measure
+from provi_lab.bench.logistic import BLACKBOX_PROBLEMS, METHODS, Oracle, correlated, glm_cells, measure
 from provi_lab.bench.methods import Method, MethodFailed, Trace, run_method
 from provi_lab.bench.problems import LogisticProblem, load_problem
 from provi_lab.bench.protocol import Recorder, next_block
@@ -244,3 +246,17 @@ def test_glm_rows_survive_a_failing_program(monkeypatch):
 def test_command_names_the_choices():
     result = CliRunner().invoke(app, ["blackbox", "--methods", "nuts"])
     assert result.exit_code == 2 and "provi-glm" in result.output and "nuts" in result.output
+
+
+def test_command_runs_peers_in_other_pythons(fake, tmp_path, monkeypatch):
+    """The other Python stands for one that has the package: it says so, and is this one."""
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit 0\nexec {sys.executable} "$@"\n', encoding="utf-8")
+    other.chmod(0o755)
+    monkeypatch.setitem(METHODS, "fake", dataclasses.replace(fake, requires=("no_such_package",)))
+    monkeypatch.setitem(BLACKBOX_PROBLEMS, "tiny", tiny)
+    words = ["blackbox", "--methods", "fake", "--problems", "tiny", "--seconds", "0.1"]
+    alone, beside = (CliRunner().invoke(app, [*words, *more]) for more in ([], ["--python", str(other)]))
+    assert alone.exit_code == beside.exit_code == 0
+    assert "pip install fake" in alone.output and "rate 0.5" not in alone.output
+    assert "rate 0.5" in beside.output and "pip install" not in beside.output
