@@ -12,7 +12,6 @@ compiled or read. What ProVI imports only now, as it is needed, is a part of it.
 """
 
 import argparse
-import datetime
 import json
 import os
 import subprocess
@@ -20,6 +19,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from provi_lab.bench.record import make_record
 
 TEN_LINES = """
 import provi
@@ -207,14 +208,7 @@ def main():
                     f"{label:46} {state:6} target {found['target_wall']:5.2f} s, fit {found['fit_wall']:5.2f} s "
                     f"(processor {found['target_cpu']:.2f}, {found['fit_cpu']:.2f}), {found['programs']} programs"
                 )
-    record = {
-        "date": datetime.date.today().isoformat(),
-        "cores": os.cpu_count(),
-        "command": " ".join(["python", *sys.argv]),
-        "rows": rows,
-        "beyond_imports": inside,
-        "load": os.getloadavg()[0],
-    }
+    record = make_record("first-fit", rows) | {"cores": os.cpu_count(), "beyond_imports": inside}
     if chosen.output:
         chosen.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

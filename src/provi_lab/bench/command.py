@@ -56,12 +56,19 @@ def blackbox(
 
 
 @app.command()
-def glm(quick: Quick = False, problems: Problems = None, seconds: Seconds = 120.0, output: Output = None) -> None:
+def glm(
+    quick: Quick = False,
+    problems: Problems = None,
+    seconds: Seconds = 120.0,
+    repeats: Annotated[int, typer.Option(help="Processes a problem; the least times count.", min=1)] = 3,
+    output: Output = None,
+) -> None:
     """Certified gap, true gap and time on logistic regressions up to 49,749 x 301 and 11,552 x 785."""
     from provi_lab.bench.logistic import GLM_PROBLEMS, SECTION, measure
 
     made = _load("problems", ["breast-cancer"] if quick and not problems else problems, GLM_PROBLEMS)
-    _show(SECTION, measure(made, min(seconds, 10.0) if quick else seconds, typer.echo), output)
+    limit, times = (min(seconds, 10.0), 1) if quick else (seconds, repeats)
+    _show(SECTION, measure(made, limit, typer.echo, times), output)
 
 
 @app.command()
@@ -215,19 +222,19 @@ def environments(
         raise typer.BadParameter(
             f"there is no {unknown[0]!r}. Choose of: {', '.join(ENVIRONMENTS)}.", param_hint="PEERS"
         )
-    names, failed = list(dict.fromkeys(peers or ENVIRONMENTS)), []
-    for name in names if folder is not None else ():
+    chosen, failed = list(dict.fromkeys(peers or ENVIRONMENTS)), []
+    if folder is None:
+        print_cells("Environments of the peers", environment_cells(chosen, None), words=range(4))
+        typer.echo("Make them: provi bench environments --folder FOLDER")
+        return
+    for name in chosen:
         try:
             make_environment(name, folder, typer.echo)
         except EnvironmentFailed as error:  # the others can be made all the same
             typer.echo(str(error), err=True)
             failed.append(name)
-    print_cells("Environments of the peers", environment_cells(names, folder), words=range(4))
-    made = [name for name in names if name not in failed]
-    if folder is None:
-        typer.echo("Make them: provi bench environments --folder FOLDER")
-    elif made:
-        typer.echo("\n".join(commands(made, folder)))
+    print_cells("Environments of the peers", environment_cells(chosen, folder), words=range(4))
+    typer.echo("\n".join(commands([name for name in chosen if name not in failed], folder)))
     if failed:
         raise typer.Exit(1)
 

@@ -111,8 +111,7 @@ def make_record(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "versions": {**theirs, **own},
-        # Run from the checkout: where that lies on this machine is nobody's concern.
-        "command": " ".join(["provi", *("." if Path(word).is_absolute() else word for word in sys.argv[1:])]),
+        "command": _command(sys.argv),
         "load": round(os.getloadavg()[0], 2),
         "rows": rows,
     }
@@ -148,6 +147,13 @@ def _newest(root: Path, section: Section) -> dict[str, Any] | None:
         if section.rows(record):
             return record
     return None
+
+
+def _command(words: list[str]) -> str:
+    """What was called: `provi ...`, or a script. Where its folders lie on this machine is nobody's concern."""
+    script, plain = Path(words[0]), ["." if Path(word).is_absolute() else word for word in words[1:]]
+    name = script.name if script.is_absolute() else script.as_posix()
+    return " ".join([*(["python", name] if script.suffix == ".py" else ["provi"]), *plain])
 
 
 def _version(package: str) -> str | None:

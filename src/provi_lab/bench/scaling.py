@@ -100,7 +100,7 @@ def step_row(draws: int, devices: int, quick: bool, repeats: int) -> Row:
         return jnp.sum(response * predictor - jnp.logaddexp(0.0, predictor)) - jnp.sum(w**2) / 2
 
     target = provi.targets.LogDensity(density, design.shape[1])
-    algorithm = provi.algorithms.ProxSGD(1.0 / len(design), draws)
+    algorithm = provi.algorithms.ProxSGD(step_size=1.0 / len(design), num_draws=draws)
     short = min(max(_WORK // draws, _FEWEST), _MOST) // (4 if quick else 1)
     long = 3 * short
 
@@ -129,8 +129,9 @@ def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def growth(rows: Sequence[Row]) -> float | None:
     """The slope of log seconds of a step over log draws; None where there are not three positive ones."""
-    pairs = [(row["draws"], row["step_seconds"]) for row in rows if row["what"] == "draws" and row["step_seconds"] > 0]
-    return float(np.polyfit(*np.log(pairs).T, 1)[0]) if len(pairs) > 2 else None
+    own = [row for row in rows if row["what"] == "draws" and row["step_seconds"] > 0]
+    logs = np.log([[row["draws"], row["step_seconds"]] for row in own])
+    return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0]) if len(own) > 2 else None
 
 
 def device_cells(rows: Sequence[Row]) -> Cells:

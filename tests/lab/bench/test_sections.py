@@ -12,7 +12,7 @@ from provi_lab.bench import sections_mixed as mixed
 from provi_lab.bench import sections_networks as networks
 from provi_lab.bench import sections_waiting as waiting
 from provi_lab.bench.command import app
-from provi_lab.bench.record import PAGE, RESULTS, make_page
+from provi_lab.bench.record import PAGE, RESULTS, make_page, make_record
 from provi_lab.bench.sections import sections
 from provi_lab.common.tables import aim
 
@@ -72,6 +72,20 @@ def test_a_record_that_says_nothing_of_itself_has_a_foot(tmp_path):
     keep(tmp_path, "2026-01-01-streaming", record)
     foot = make_page(tmp_path).strip().splitlines()[-1]
     assert foot == "Made by `benchmarks/streaming.py`, whose arguments have not been recorded, on 2026-01-01."
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["/usr/bin/provi", "bench", "glm", "--output", "/home/me"], "provi bench glm --output ."),
+        (["benchmarks/streaming.py", "--folder", "/tmp/x"], "python benchmarks/streaming.py --folder ."),
+        (["/home/me/benchmarks/first_fit.py", "--beyond"], "python first_fit.py --beyond"),
+    ],
+)
+def test_a_record_has_its_command_and_nobodys_folders(monkeypatch, words, command):
+    monkeypatch.setattr("sys.argv", words)
+    record = make_record("glm", [])
+    assert record["command"] == command and record["load"] >= 0
 
 
 @pytest.mark.parametrize(("load", "busy"), [(2.0, False), (2.4, False), (2.6, True)])
