@@ -15,12 +15,13 @@ from provi_lab.bench.record import Section
 from provi_lab.common.tables import Cells, Row, aim, number
 
 _TEXT = """\
-Wall seconds, the least of some repetitions, each measurement in a process of its own; compilation stands apart, as what
-the first call took longer. *Fit*: a certified logistic regression (`provi.fit`, tol 0.01), whose rows are divided among
-the devices. *Step*: one step of `ProxSGD` on a log density, whose draws are divided; its time is the difference of a
-long and a short run, over that of their steps. The devices are simulated (`--xla_force_host_platform_device_count`):
-beyond the number of cores **nothing can become faster**, and what is seen is the overhead of dividing the work. One
-device takes NumPy where that is the default, more take XLA."""
+Processor seconds of all threads, in brackets wall seconds, the least of some repetitions, each measurement in a process
+of its own; compilation stands apart, as the wall seconds that the first call took longer. *Fit*: a certified logistic
+regression (`provi.fit`, tol 0.01), whose rows are divided among the devices. *Step*: one step of `ProxSGD` on a log
+density, whose draws are divided; its time is the difference of a long and a short run, over that of their steps, and is
+left out where a busy machine makes the long one the shorter. The devices are simulated
+(`--xla_force_host_platform_device_count`): beyond the number of cores **nothing can become faster**, and what is seen
+is the overhead of dividing the work. One device takes NumPy where that is the default, more take XLA."""
 
 DEVICES, DRAWS = (1, 2, 4, 8), (10, 100, 1000, 10_000)
 QUICK_DEVICES, QUICK_DRAWS = (1, 2), (10, 100)
@@ -32,6 +33,7 @@ _DIVIDED, _QUICK_DIVIDED = 1000, 80
 _WORK, _FEWEST, _MOST = 100_000, 20, 400
 """Draws that a short run takes in all, and the bounds of its steps; the long one takes three times the steps."""
 _LIMIT = 1200.0
+_CLOCKS = ("cpu", "wall")
 
 
 def measure_scaling(
@@ -79,12 +81,13 @@ def fit_row(devices: int, quick: bool, repeats: int) -> Row:
     def fitted() -> Any:
         return provi.fit(target, tol=0.01, seed=0, mesh=devices, progress=False)
 
-    first, fit = _timed(fitted)
-    least = min(_timed(fitted)[0] for _ in range(repeats))
+    first, _, fit = _timed(fitted)
+    runs = [_timed(fitted)[:2] for _ in range(repeats)]
+    wall, cpu = (min(run[k] for run in runs) for k in (0, 1))
     gap = fit.certificate.gap
     facts = {"gap": None if gap is None else float(gap), "status": str(fit.certificate.status)}
     facts |= {"elbo": float(fit.elbo.value), "rows": len(design), "columns": design.shape[1]}
-    return {**facts, "fit_seconds": least, "fit_compiling": max(first - least, 0.0)}
+    return {**facts, "fit_cpu": cpu, "fit_wall": wall, "fit_compiling": max(first - wall, 0.0)}
 
 
 def step_row(draws: int, devices: int, quick: bool, repeats: int) -> Row:
@@ -104,34 +107,52 @@ def step_row(draws: int, devices: int, quick: bool, repeats: int) -> Row:
     short = min(max(_WORK // draws, _FEWEST), _MOST) // (4 if quick else 1)
     long = 3 * short
 
-    def run(steps: int) -> tuple[float, float]:
-        began = time.perf_counter()
-        fit = provi.fit(target, None, algorithm, budget=provi.Budget(steps=steps), mesh=devices, progress=False)
-        return float(fit.seconds), time.perf_counter() - began
+    def run(steps: int) -> tuple[float, float, Any]:
+        budget = provi.Budget(steps=steps)
+        return _timed(lambda: provi.fit(target, None, algorithm, budget=budget, mesh=devices, progress=False))
 
-    first = run(short)[1]
-    # By turns, and the certificate that follows the steps is not in `seconds`.
-    runs = [(run(short), run(long)) for _ in range(repeats)]
-    least = [min(pair[k][0] for pair in runs) for k in (0, 1)]
-    return {
-        "step_draws": draws,
-        "step_seconds": (least[1] - least[0]) / (long - short),
-        "step_compiling": max(first - min(pair[0][1] for pair in runs), 0.0),
-        "steps": [short, long],
-    }
+    first = run(short)[0]
+    runs = [(run(short), run(long)) for _ in range(repeats)]  # by turns: a slow phase of the machine meets both
+    least = [[min(pair[k][clock] for pair in runs) for k in (0, 1)] for clock in (0, 1)]
+    wall, cpu = (_difference(one, three, long - short) for one, three in least)
+    facts = {"step_draws": draws, "steps": [short, long], "step_compiling": max(first - least[0][0], 0.0)}
+    return {**facts, "step_cpu": cpu, "step_wall": wall}
 
 
-def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    began = time.perf_counter()
+def _difference(short: float, long: float, steps: int) -> float | None:
+    """Seconds a step; None where there is no telling."""
+    return (long - short) / steps if long > short else None
+
+
+def _timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Wall and processor seconds, and what was made."""
+    cpu, wall = time.process_time(), time.perf_counter()
     made = work()
-    return time.perf_counter() - began, made
+    return time.perf_counter() - wall, time.process_time() - cpu, made
 
 
 def growth(rows: Sequence[Row]) -> float | None:
-    """The slope of log seconds of a step over log draws; None where there are not three positive ones."""
-    own = [row for row in rows if row["what"] == "draws" and row["step_seconds"] > 0]
-    logs = np.log([[row["draws"], row["step_seconds"]] for row in own])
-    return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0]) if len(own) > 2 else None
+    """The slope of log processor seconds of a step over log draws; None where there are not three."""
+    own = [row for row in rows if row["what"] == "draws" and row["step_cpu"] is not None]
+    if len(own) < 3:
+        return None
+    logs = np.log([[row["draws"], row["step_cpu"]] for row in own])
+    return float(np.polyfit(logs[:, 0], logs[:, 1], 1)[0])
+
+
+def _both(row: Row, name: str, unit: float = 1.0) -> str:
+    """Processor and wall seconds times `unit`; a dash for what could not be told."""
+    cpu, wall = ("-" if row[f"{name}_{clock}"] is None else number(unit * row[f"{name}_{clock}"]) for clock in _CLOCKS)
+    return f"{cpu} ({wall})"
+
+
+def _over(row: Row, base: Row | None, name: str) -> str:
+    """The same over those of one device."""
+    if base is None:
+        return ""
+    pairs = [(row[f"{name}_{clock}"], base[f"{name}_{clock}"]) for clock in _CLOCKS]
+    cpu, wall = ("-" if None in pair else f"{pair[0] / pair[1]:.2f}" for pair in pairs)
+    return f"{cpu} ({wall})"
 
 
 def device_cells(rows: Sequence[Row]) -> Cells:
@@ -142,9 +163,8 @@ def device_cells(rows: Sequence[Row]) -> Cells:
     base = next((row for row in own if row["devices"] == 1), None)
     lines = []
     for row in own:
-        fit, step = ("" if base is None else f"{row[k] / base[k]:.2f}" for k in ("fit_seconds", "step_seconds"))
-        line = [str(row["devices"]), number(row["fit_seconds"]), fit, number(row["fit_compiling"])]
-        line += [number(row["gap"]), number(1e3 * row["step_seconds"]), step, number(row["step_compiling"])]
+        line = [str(row["devices"]), _both(row, "fit"), _over(row, base, "fit"), number(row["fit_compiling"])]
+        line += [number(row["gap"]), _both(row, "step", 1e3), _over(row, base, "step"), number(row["step_compiling"])]
         lines.append(line)
     return names, lines
 
@@ -156,8 +176,8 @@ def draw_cells(rows: Sequence[Row]) -> Cells:
     return names, [
         [
             f"{row['draws']:,}",
-            number(1e3 * row["step_seconds"]),
-            number(1e6 * row["step_seconds"] / row["draws"]),
+            _both(row, "step", 1e3),
+            _both(row, "step", 1e6 / row["draws"]),
             number(row["step_compiling"]),
         ]
         for row in own
@@ -178,9 +198,8 @@ def verdicts(rows: Sequence[Row]) -> list[str]:
         lines.append(f"The ELBOs of the fits differ by {spread:.1e} nats.")
     slope = growth(rows)
     if slope is not None:
-        lines.append(aim("A step grows with its draws to the power", round(slope, 2), 1.0))
-    loads = [row["load"] for row in rows if "load" in row]
-    return [*lines, f"Load average before the run: {max(loads):.2f}."] if loads else lines
+        lines.append(aim("Processor time of a step grows with its draws to the power", round(slope, 2), 1.0))
+    return [*lines, f"Load average before the first run: {rows[0]['load']:.2f}."]
 
 
 def _meaning(cores: int, devices: int) -> str:

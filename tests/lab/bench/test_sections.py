@@ -173,11 +173,14 @@ def scaling_rows():
     load = {"cores": 2, "load": 0.1}
     fits = {"rows": 100, "columns": 4, "gap": 0.001, "fit_compiling": 1.0, "step_compiling": 2.0, "step_draws": 80}
     devices = [
-        load | fits | {"what": "devices", "devices": n, "fit_seconds": 0.1 * n, "step_seconds": 1e-3 * n, "elbo": -5.0}
+        load
+        | fits
+        | {"what": "devices", "devices": n, "fit_cpu": 0.1 * n, "fit_wall": 0.1, "step_cpu": 1e-3 * n, "elbo": -5.0}
+        | {"step_wall": None if n == 4 else 1e-3}
         for n in (1, 2, 4)
     ]
     draws = [
-        load | {"what": "draws", "draws": n, "step_seconds": 1e-6 * n**1.25, "step_compiling": 1.0}
+        load | {"what": "draws", "draws": n, "step_cpu": 1e-6 * n**1.25, "step_wall": 1e-6 * n, "step_compiling": 1.0}
         for n in (10, 100, 1000)
     ]
     return [*devices, *draws]
@@ -189,17 +192,20 @@ def test_scaling_says_what_more_devices_than_cores_can_show(tmp_path):
     lines = scaling.verdicts(rows)
     assert "2 cores and up to 4 simulated devices: beyond the cores this is overhead" in lines[0]
     assert "each has a core" in scaling.verdicts(rows[:2])[0]
-    assert missed(lines) == ["A step grows with its draws to the power: 1.25; aim at most 1: **not reached**."]
+    assert missed(lines) == [
+        "Processor time of a step grows with its draws to the power: 1.25; aim at most 1: **not reached**."
+    ]
     keep(tmp_path, "2026-01-01-scaling", {"rows": rows})
     page = make_page(tmp_path)
-    assert "| 4 | 0.4 | 4.00 | 1 | 0.001 | 4 | 4.00 | 2 |" in page
-    assert "| 1,000 | 5.62 | 5.62 | 1 |" in page
+    assert "| 4 | 0.4 (0.1) | 4.00 (1.00) | 1 | 0.001 | 4 (-) | 4.00 (-) | 2 |" in page
+    assert "| 1,000 | 5.62 (1) | 5.62 (1) | 1 |" in page
 
 
 def test_scaling_is_measured_in_processes_of_their_own(monkeypatch):
     """One small process; a failing one is an error with its last words."""
     (row,) = scaling.measure_scaling((), (10,), quick=True)
     assert row["what"] == "draws" and row["draws"] == row["step_draws"] == 10 and row["steps"][1] == 3 * row["steps"][0]
+    assert scaling._difference(2.0, 2.0, 10) is None and scaling._difference(1.0, 2.0, 10) == pytest.approx(0.1)
     monkeypatch.setattr(scaling, "_child", lambda what, count, devices, quick: {"what": what, "devices": devices})
     assert scaling.measure_scaling((1, 4), (10,))[1:] == [
         {"what": "devices", "devices": 4},
