@@ -13,7 +13,6 @@ compiled or read. What is imported only now, as it is needed, is a part of it, a
 """
 
 import argparse
-import datetime
 import json
 import os
 import subprocess
@@ -21,6 +20,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from provi_lab.bench.record import make_record
 
 TEN_LINES = """
 import provi
@@ -226,14 +227,7 @@ def main():
                     f"(processor {found['target_cpu']:.2f}, {found['fit_cpu']:.2f}), of it imports "
                     f"{found['imports_wall']:.2f} s ({found['imports_cpu']:.2f}), {found['programs']} programs"
                 )
-    record = {
-        "date": datetime.date.today().isoformat(),
-        "cores": os.cpu_count(),
-        "command": " ".join(["python", *sys.argv]),
-        "rows": rows,
-        "beyond_imports": inside,
-        "load": os.getloadavg()[0],
-    }
+    record = make_record("first-fit", rows) | {"cores": os.cpu_count(), "beyond_imports": inside}
     if chosen.output:
         chosen.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

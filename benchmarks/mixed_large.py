@@ -4,10 +4,8 @@ PYTHONPATH=src python benchmarks/mixed_large.py [--groups 12 10000 100000] [--ro
 """
 
 import argparse
-import datetime
 import json
 import resource
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import numpy as np
 
 import provi
 from provi.targets import LatentGaussian, latent
+from provi_lab.bench.record import make_record
 
 
 def model(groups, rows):
@@ -53,13 +52,8 @@ def main():
     parser.add_argument("--rows", type=int, default=10)
     parser.add_argument("--output", type=Path)
     chosen = parser.parse_args()
-    record = {
-        "date": datetime.date.today().isoformat(),
-        "device": str(jax.devices()[0].device_kind),
-        "jax": jax.__version__,
-        "command": " ".join(["python", *sys.argv]),
-        "rows": [measure(groups, chosen.rows) for groups in chosen.groups],
-    }
+    record = make_record("mixed-large", [measure(groups, chosen.rows) for groups in chosen.groups])
+    record["device"] = str(jax.devices()[0].device_kind)
     text = json.dumps(record, indent=1)
     print(text)
     if chosen.output is not None:

@@ -8,13 +8,14 @@ process before. Processor seconds of `provi.fit` alone, and programs that XLA co
 """
 
 import argparse
-import datetime
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from provi_lab.bench.record import make_record
 
 MODELS = '''
 import sys, time, warnings
@@ -105,8 +106,7 @@ def main():
                 for row in rows_of(package, Path(name) / package):
                     rows.append({"package": package, "cache": state, **row})
                     print(f"{package:8} {state:7} {row['fit']:14} {row['seconds']:6.2f} s {row['programs']:3} programs")
-    record = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "rows": rows}
-    record["command"] = " ".join(["python", *sys.argv])
+    record = make_record("model-fits", rows) | {"cores": os.cpu_count()}
     if chosen.output:
         chosen.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

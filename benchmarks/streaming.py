@@ -8,10 +8,8 @@ reading the files and of one weighted X'X per block with NumPy, measured in the 
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import resource
 import shutil
 import subprocess
@@ -21,6 +19,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+from provi_lab.bench.record import make_record
 
 _FILES, _ROWS_AT_ONCE = 4, 65_536
 
@@ -170,8 +170,8 @@ def main() -> None:
         found = json.loads(told.splitlines()[-1])
     finally:
         shutil.rmtree(folder)
-    record = {"rows": given.rows, "columns": given.columns, "bytes": size, "cores": os.cpu_count(), **found}
-    record["processor"] = platform.processor() or platform.machine()
+    measured = {"rows": given.rows, "columns": given.columns, "bytes": size, "cores": os.cpu_count(), **found}
+    record = make_record("streaming", []) | measured
     print(json.dumps(record, indent=1))
     print(
         f"peak {found['peak_gib']:.2f} GiB; gap {found['gap']:.3g} ({found['status']}) after "
@@ -179,7 +179,7 @@ def main() -> None:
         f"{found['floor_seconds']:.2f} s, ratio {found['ratio']:.2f}"
     )
     if given.record:
-        out = Path(__file__).parent / "results" / f"{datetime.date.today().isoformat()}-streaming.json"
+        out = Path(__file__).parent / "results" / f"{record['date']}-streaming.json"
         out.write_text(json.dumps(record, indent=1) + "\n")
         print(f"Wrote {out.name}.")
 

@@ -25,6 +25,15 @@ Pythons = Annotated[
     list[Path] | None,
     typer.Option("--python", exists=True, dir_okay=False, help="Another Python to look for peers in; repeatable."),
 ]
+Environments = Annotated[
+    Path | None,
+    typer.Option(
+        "--environments",
+        exists=True,
+        file_okay=False,
+        help="Folder that `provi bench environments` filled: each peer runs in its own Python there, if it has one.",
+    ),
+]
 
 
 @app.command()
@@ -34,24 +43,39 @@ def blackbox(
     methods: Methods = None,
     seconds: Seconds = 120.0,
     python: Pythons = None,
+<<<<<<< HEAD
+=======
+    environments: Environments = None,
+>>>>>>> w-d
     output: Output = None,
 ) -> None:
     """Time to a true gap of 1, 0.1 and 0.01 nats, beside other libraries; without --output it only prints."""
     from provi_lab.bench.blackbox import SECTION, compare
     from provi_lab.bench.logistic import BLACKBOX_PROBLEMS, METHODS
 
+<<<<<<< HEAD
     chosen = _found(_chosen("methods", methods, METHODS), python)
+=======
+    chosen = _found(_chosen("methods", methods, METHODS), python, environments)
+>>>>>>> w-d
     made = _load("problems", ["breast-cancer"] if quick and not problems else problems, BLACKBOX_PROBLEMS)
     _show(SECTION, compare(made, chosen, min(seconds, 10.0) if quick else seconds, typer.echo), output)
 
 
 @app.command()
-def glm(quick: Quick = False, problems: Problems = None, seconds: Seconds = 120.0, output: Output = None) -> None:
+def glm(
+    quick: Quick = False,
+    problems: Problems = None,
+    seconds: Seconds = 120.0,
+    repeats: Annotated[int, typer.Option(help="Processes a problem; the least times count.", min=1)] = 3,
+    output: Output = None,
+) -> None:
     """Certified gap, true gap and time on logistic regressions up to 49,749 x 301 and 11,552 x 785."""
     from provi_lab.bench.logistic import GLM_PROBLEMS, SECTION, measure
 
     made = _load("problems", ["breast-cancer"] if quick and not problems else problems, GLM_PROBLEMS)
-    _show(SECTION, measure(made, min(seconds, 10.0) if quick else seconds, typer.echo), output)
+    limit, times = (min(seconds, 10.0), 1) if quick else (seconds, repeats)
+    _show(SECTION, measure(made, limit, typer.echo, times), output)
 
 
 @app.command()
@@ -68,28 +92,49 @@ def passes(
 
 
 @app.command()
+def scaling(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small problems, two devices, 100 draws, one repetition: does it work?")
+    ] = False,
+    output: Output = None,
+) -> None:
+    """A fit and a Monte-Carlo step on 1, 2, 4 and 8 simulated devices, and a black-box step of 10 to 10,000 draws."""
+    from provi_lab.bench.scaling import DEVICES, DRAWS, QUICK_DEVICES, QUICK_DRAWS, SECTION, measure_scaling
+
+    sizes = (QUICK_DEVICES, QUICK_DRAWS) if quick else (DEVICES, DRAWS)
+    _show(SECTION, measure_scaling(*sizes, quick=quick, report=typer.echo), output)
+
+
+@app.command()
 def gp(
     quick: Annotated[bool, typer.Option("--quick", help="Ionosphere only, at most 2 seconds a run.")] = False,
     problems: Problems = None,
     methods: Methods = None,
     seconds: Seconds = 60.0,
     python: Pythons = None,
+    environments: Environments = None,
     output: Output = None,
 ) -> None:
     """Gaussian-process classification: time to a true gap of 0.01 and 0.001 nats, beside other libraries."""
     from provi_lab.bench.gp import GP_METHODS, GP_PROBLEMS, SECTION, compare_gp
 
-    chosen = _found(_chosen("methods", methods, GP_METHODS), python)
+    chosen = _found(_chosen("methods", methods, GP_METHODS), python, environments)
     made = _load("problems", ["ionosphere"] if quick and not problems else problems, GP_PROBLEMS)
     _show(SECTION, compare_gp(made, chosen, min(seconds, 2.0) if quick else seconds, typer.echo), output)
 
 
 @app.command()
-def gp_sparse(methods: Methods = None, seconds: Seconds = 120.0, python: Pythons = None, output: Output = None) -> None:
+def gp_sparse(
+    methods: Methods = None,
+    seconds: Seconds = 120.0,
+    python: Pythons = None,
+    environments: Environments = None,
+    output: Output = None,
+) -> None:
     """Sparse Gaussian processes, 100,000 points: seconds a pass, ELBO and held-out log loss beside other libraries."""
     from provi_lab.bench.gp import SPARSE_METHODS, SPARSE_SECTION, measure_sparse, synthetic
 
-    chosen = _found(_chosen("methods", methods, SPARSE_METHODS), python)
+    chosen = _found(_chosen("methods", methods, SPARSE_METHODS), python, environments)
     _show(SPARSE_SECTION, measure_sparse([synthetic()], chosen, seconds, typer.echo), output)
 
 
@@ -116,12 +161,13 @@ def missing(
     methods: Methods = None,
     seconds: Seconds = 120.0,
     python: Pythons = None,
+    environments: Environments = None,
     output: Output = None,
 ) -> None:
     """Logistic regression with missing covariates: time of a fit and gap to the exact maximum, beside others."""
     from provi_lab.bench.missing import MISSING_METHODS, MISSING_PROBLEMS, SECTION, measure_missing
 
-    chosen = _found(_chosen("methods", methods, MISSING_METHODS), python)
+    chosen = _found(_chosen("methods", methods, MISSING_METHODS), python, environments)
     groups = _load("problems", ["10%"] if quick and not problems else problems, MISSING_PROBLEMS)
     made = [problem for group in groups for problem in (group[:1] if quick else group)]
     _show(SECTION, measure_missing(made, chosen, seconds, typer.echo), output)
@@ -139,12 +185,13 @@ def topics(
     methods: Methods = None,
     seconds: Seconds = 120.0,
     python: Pythons = None,
+    environments: Environments = None,
     output: Output = None,
 ) -> None:
     """Correlated topic model: score of held-out words and time of a fit, beside other libraries' topic models."""
     from provi_lab.bench.topics import SECTION, TOPICS_METHODS, TOPICS_PROBLEMS, measure_topics
 
-    chosen = _found(_chosen("methods", methods, TOPICS_METHODS), python)
+    chosen = _found(_chosen("methods", methods, TOPICS_METHODS), python, environments)
     if throughput:
         _topics_throughput(quick, seconds, output)
         return
@@ -165,6 +212,40 @@ def _topics_throughput(quick: bool, seconds: float, output: Path | None) -> None
     _show(SECTION, measure_throughput(found[0], pairs, seconds, typer.echo, batches), output)
 
 
+@app.command()
+def environments(
+    peers: Annotated[list[str] | None, typer.Argument(help="Peers by name. Default: all.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where to make them, one folder a peer; without it they are only listed.")
+    ] = None,
+) -> None:
+    """Make a virtual environment for each peer library with pip, and print how the benches are told of them."""
+    from provi_lab.bench.environments import EnvironmentFailed, commands, environment_cells, make_environment
+    from provi_lab.bench.peers.environments import ENVIRONMENTS
+    from provi_lab.common.tables import print_cells
+
+    unknown = [name for name in peers or () if name not in ENVIRONMENTS]
+    if unknown:
+        raise typer.BadParameter(
+            f"there is no {unknown[0]!r}. Choose of: {', '.join(ENVIRONMENTS)}.", param_hint="PEERS"
+        )
+    chosen, failed = list(dict.fromkeys(peers or ENVIRONMENTS)), []
+    if folder is None:
+        print_cells("Environments of the peers", environment_cells(chosen, None), words=range(4))
+        typer.echo("Make them: provi bench environments --folder FOLDER")
+        return
+    for name in chosen:
+        try:
+            make_environment(name, folder, typer.echo)
+        except EnvironmentFailed as error:  # the others can be made all the same
+            typer.echo(str(error), err=True)
+            failed.append(name)
+    print_cells("Environments of the peers", environment_cells(chosen, folder), words=range(4))
+    typer.echo("\n".join(commands([name for name in chosen if name not in failed], folder)))
+    if failed:
+        raise typer.Exit(1)
+
+
 def _chosen(option: str, names: list[str] | None, table: Mapping[str, Any]) -> list[Any]:
     unknown = [name for name in names or () if name not in table]
     if unknown:
@@ -173,9 +254,10 @@ def _chosen(option: str, names: list[str] | None, table: Mapping[str, Any]) -> l
     return [table[name] for name in names or table]
 
 
-def _found(methods: list[Any], pythons: list[Path] | None) -> list[Any]:
-    """The methods, each with the other Python that it needs."""
-    return [method.found_in([str(path) for path in pythons or ()]) for method in methods]
+def _found(methods: list[Any], pythons: list[Path] | None, environments: Path | None) -> list[Any]:
+    """The methods, each with its own Python, or else with the other one that it needs."""
+    others = [str(path) for path in pythons or ()]
+    return [method.in_environment(environments).found_in(others) for method in methods]
 
 
 def _load(option: str, names: list[str] | None, table: Mapping[str, Callable[[], Any]]) -> list[Any]:

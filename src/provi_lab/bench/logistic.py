@@ -32,6 +32,8 @@ _TEXT = """\
 
 _RATES = (1e-3, 3e-3, 1e-2)
 
+_CLOCKS = ("CPU s (with compilation)", "wall s (with compilation)")
+
 METHODS: dict[str, Method] = {
     "provi-glm": Method("ProVI, GLM, with its proof", PEERS + "provi:glm", (), "", THRESHOLDS, "tol", True),
     "provi": Method("ProVI, black box, with its proof", PEERS + "provi:blackbox", (), "", THRESHOLDS, "tol", True),
@@ -152,14 +154,18 @@ class Oracle:
 
 
 def measure(
-    problems: Sequence[LogisticProblem], seconds: float, report: Callable[[str], None] = lambda line: None
+    problems: Sequence[LogisticProblem],
+    seconds: float,
+    report: Callable[[str], None] = lambda line: None,
+    repeats: int = 1,
 ) -> list[Row]:
-    """One process for each problem: a fit with compilation, then the same without.
+    """A fit with compilation, then the same without, in each of some processes for each problem; the least times count.
 
     **Arguments:**
 
     - `seconds`: sets the limit after which a process is given up, 300 + 4 `seconds`.
     - `report`: told what is being run.
+    - `repeats`: processes a problem. What they find, the first one says; its true gap is computed once.
     """
     rows = []
     for problem in problems:
@@ -167,8 +173,19 @@ def measure(
         report(f"{problem.name}, tol {tol:g}")
         row = {"problem": problem.name, "terms": len(problem.design), "dim": problem.dim, "tol": tol}
         with saved(problem) as path:
-            rows.append({**row, **attempt(METHODS["provi-glm"], path, tol, seconds, partial(_facts, problem))})
+            judges = [partial(_facts, problem), *[Trace.times] * (repeats - 1)]
+            runs = [attempt(METHODS["provi-glm"], path, tol, seconds, judge) for judge in judges]
+        rows.append({**row, **_least(runs)})
     return rows
+
+
+def _least(runs: list[Row]) -> Row:
+    """The first run with the least of each time; a run that failed has none, and the first to fail is told."""
+    failed = next((run for run in runs if run["status"] != "ran"), None)
+    if failed is not None:
+        return failed
+    clocks = ("cpu", "cpu_compiling", "wall", "wall_compiling")
+    return {**runs[0], **{clock: min(run[clock] for run in runs) for clock in clocks}, "repeats": len(runs)}
 
 
 def _facts(problem: LogisticProblem, trace: Trace) -> Row:
@@ -180,7 +197,7 @@ def _facts(problem: LogisticProblem, trace: Trace) -> Row:
 
 def glm_cells(rows: list[Row]) -> Cells:
     """One line a problem: what is proven, what is true, and what it took."""
-    names = ["problem", "size", "tol", "certified gap", "true gap", "steps", "gradients", "CPU s", "wall s", "ELBO", ""]
+    names = ["problem", "size", "tol", "certified gap", "true gap", "steps", "gradients", *_CLOCKS, "ELBO", ""]
     lines = []
     for row in rows:
         size = f"{row['terms']} x {row['dim']}"
@@ -196,4 +213,19 @@ def glm_cells(rows: list[Row]) -> Cells:
     return names, lines
 
 
-SECTION = Section("glm", "Linear models", _TEXT, "Logistic regressions: seconds without (with) compilation", glm_cells)
+def glm_verdicts(rows: Sequence[Row]) -> list[str]:
+    """Of how many processes the times are the least."""
+    counts = [row.get("repeats", 1) for row in rows if row["status"] == "ran"]
+    if not counts:
+        return []
+    return [f"Times are the least of {min(counts)} processes." if min(counts) > 1 else "Times are of one process."]
+
+
+SECTION = Section(
+    kind="glm",
+    heading="Linear models",
+    text=_TEXT,
+    title="Logistic regressions: seconds without (with) compilation",
+    cells=glm_cells,
+    verdicts=glm_verdicts,
+)

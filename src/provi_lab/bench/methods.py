@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from provi_lab.bench.environments import python_in, versions_in
 from provi_lab.bench.problems import AbstractProblem
 from provi_lab.common.tables import Row
 
@@ -53,6 +54,13 @@ class Method:
             return self
         found = (python for python in pythons if _has_packages(python, self.requires))
         return dataclasses.replace(self, python=next(found, None))
+
+    def in_environment(self, folder: Path | None) -> "Method":
+        """The method with its library's own Python under `folder` (`provi bench environments`), where there is one."""
+        library = self.program.removeprefix(PEERS).partition(":")[0]
+        if folder is None or not self.requires or not python_in(folder, library).exists():
+            return self
+        return dataclasses.replace(self, python=str(python_in(folder, library)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +126,10 @@ def run_method(method: Method, problem: Path, setting: float, seconds: float) ->
         if ended.returncode != 0 or not trace.is_file():
             lines = ended.stderr.strip().splitlines()
             raise MethodFailed(lines[-1] if lines else f"exit status {ended.returncode}")
-        return Trace.load(trace, setting)
+        loaded = Trace.load(trace, setting)
+        if method.python is not None and "versions" not in loaded.facts:
+            loaded.facts["versions"] = versions_in(method.python)
+        return loaded
 
 
 @contextlib.contextmanager

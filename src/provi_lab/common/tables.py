@@ -77,6 +77,20 @@ def number(value: float | int | None, decimals: int | None = None) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
+def percent(value: float | None) -> str:
+    """Whole percents; nothing for None."""
+    return "" if value is None else f"{value:.0%}"
+
+
+def aim(what: str, value: float | int, limit: float | int, *, least: bool = False) -> str:
+    """A line about a figure that should be at most `limit`, or at least with `least`; compared before it is rounded."""
+    reached = value >= limit if least else value <= limit
+    # As many digits as tell the two apart: 0.7905 must not stand as 0.8 beside an aim of 0.8.
+    digits = next((d for d in range(3, 17) if value == limit or f"{value:.{d}g}" != f"{limit:.{d}g}"), 17)
+    words = f"aim at {'least' if least else 'most'} {limit:g}: {'reached' if reached else '**not reached**'}"
+    return f"{what}: {value:.{digits}g}; {words}."
+
+
 def finite_text(value: float, form: str) -> str:
     """The number in this form; nothing where it is not finite."""
     return f"{value:{form}}" if math.isfinite(value) else ""

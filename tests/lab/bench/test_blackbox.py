@@ -13,6 +13,7 @@ from rich.console import Console
 from scipy.integrate import quad
 from typer.testing import CliRunner
 
+from provi_lab.bench import logistic
 from provi_lab.bench import record as records
 from provi_lab.bench.blackbox import blackbox_cells, compare, time_to_gap, verdicts
 from provi_lab.bench.command import app
@@ -241,6 +242,24 @@ def test_glm_rows_survive_a_failing_program(monkeypatch):
     monkeypatch.setitem(METHODS, "provi-glm", Method("gone", "no_such_module_of_provi", (), "", (1.0,), "tol"))
     (found,) = measure([tiny()], 1.0)
     assert found["status"] == "failed" and "no_such_module_of_provi" in found["note"]
+
+
+def test_glm_takes_the_least_time_of_some_processes(monkeypatch):
+    runs = iter([{"status": "ran", "elbo": -5.0}, {"status": "ran"}, {"status": "ran"}])
+    clocks = iter([(3.0, 9.0), (2.0, 8.0), (4.0, 7.0)])
+
+    def attempt(*_):
+        cpu, wall = next(clocks)
+        return next(runs) | {"cpu": cpu, "cpu_compiling": cpu + 1, "wall": wall, "wall_compiling": wall + 1}
+
+    monkeypatch.setattr(logistic, "attempt", attempt)
+    (found,) = measure([tiny()], 1.0, repeats=3)
+    assert [found[name] for name in ("cpu", "cpu_compiling", "wall", "wall_compiling")] == [2.0, 3.0, 7.0, 8.0]
+    assert found["elbo"] == -5.0 and found["repeats"] == 3
+    assert logistic.glm_verdicts([found]) == ["Times are the least of 3 processes."]
+    assert logistic.glm_verdicts([glm_row(), found]) == ["Times are of one process."]
+    failing = [{"status": "ran"}, {"status": "failed", "note": "why"}]
+    assert logistic._least(failing) == failing[1] and logistic.glm_verdicts(failing[1:]) == []
 
 
 def test_command_names_the_choices():

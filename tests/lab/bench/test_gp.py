@@ -112,6 +112,8 @@ def test_a_peer_runs_in_a_python_without_what_provi_needs(tmp_path, monkeypatch)
     method = Method("bare", "bare_peer:solve", ("no_such_package",), "", (0.5,), "step", python=sys.executable)
     assert not method.missing
     trace = run_method(method, tmp_path / "p.npz", 0.5, 0.1)
+    versions = trace.facts.pop("versions")  # asked of its Python, as the solver does not say
+    assert versions["numpy"] == np.__version__ and "no_such_package" not in versions
     assert trace.facts == {"jax": False, "path": [], "setting": 0.5}
     assert GPOracle.of(problem).gap(trace.mean[0], trace.covariance[0]) > 0
 
