@@ -145,7 +145,7 @@ class Linear(AbstractStructure):
         Rows that are read in blocks come one block after the other: their products have all threads of BLAS.
         """
         streamed = getattr(self.model, "stream", None) is not None
-        return one_blas_thread(self.target.dim, self.target.num_terms if streamed else 1)
+        return one_blas_thread(self.target.dim, self.model.num_terms if streamed else 1)
 
     def constants(self) -> Constants:
         """All of them where a pass over the data is short; else those that need none: no bound here asks for more."""

@@ -43,21 +43,14 @@ def blackbox(
     methods: Methods = None,
     seconds: Seconds = 120.0,
     python: Pythons = None,
-<<<<<<< HEAD
-=======
     environments: Environments = None,
->>>>>>> w-d
     output: Output = None,
 ) -> None:
     """Time to a true gap of 1, 0.1 and 0.01 nats, beside other libraries; without --output it only prints."""
     from provi_lab.bench.blackbox import SECTION, compare
     from provi_lab.bench.logistic import BLACKBOX_PROBLEMS, METHODS
 
-<<<<<<< HEAD
-    chosen = _found(_chosen("methods", methods, METHODS), python)
-=======
     chosen = _found(_chosen("methods", methods, METHODS), python, environments)
->>>>>>> w-d
     made = _load("problems", ["breast-cancer"] if quick and not problems else problems, BLACKBOX_PROBLEMS)
     _show(SECTION, compare(made, chosen, min(seconds, 10.0) if quick else seconds, typer.echo), output)
 

@@ -142,8 +142,8 @@ def _progress(tally: Tally) -> None:
 
 def _record(path: Path, tallies: list[Tally], words: list[str] | None) -> None:
     command = " ".join(["python -m provi_lab.soak", *(sys.argv[1:] if words is None else words)])
-    content = {"date": f"{datetime.date.today():%Y-%m-%d}", "command": command, "machine": surroundings()}
-    content["kinds"] = [tally.as_dict() for tally in tallies]
+    about = {"date": f"{datetime.date.today():%Y-%m-%d}", "command": command, "machine": surroundings()}
+    content = {**about, "kinds": [tally.as_dict() for tally in tallies]}
     path.write_text(json.dumps(content, indent=1) + "\n")
 
 
