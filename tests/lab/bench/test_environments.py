@@ -74,6 +74,9 @@ def test_an_environment_is_made_once_and_found_by_its_name(tmp_path, quiet_pip):
     assert method.python == str(python) and not method.missing and method.found_in([sys.executable]) == method
     where = subprocess.run([python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True)
     assert where.stdout.strip() == str(tmp_path / "misaem")
+    ours = environments.python_in(tmp_path, "provi")  # ProVI is measured where the command runs, whatever is there
+    ours.parent.mkdir(parents=True)
+    ours.touch()
     for other in (MISSING_METHODS["exact"], MISSING_METHODS["numpy"], GP_METHODS["gpflow"]):
         assert other.in_environment(tmp_path) == other and other.in_environment(None) == other
     # There with the same packages: nothing is done. With others, or half made: again.
