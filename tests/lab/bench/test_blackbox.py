@@ -271,7 +271,7 @@ def test_command_runs_peers_in_other_pythons(fake, tmp_path, monkeypatch):
     """The other Python stands for one that has the package: it says so, and is this one."""
     other = tmp_path / "python"
     other.write_text(
-        f'#!/bin/sh\ncase "$2" in *no_such_package*) exit 0;; esac\nexec {sys.executable} "$@"\n', encoding="utf-8"
+        f'#!/bin/sh\ncase "$*" in *no_such_package*) exit 0;; esac\nexec {sys.executable} "$@"\n', encoding="utf-8"
     )
     other.chmod(0o755)
     monkeypatch.setitem(METHODS, "fake", dataclasses.replace(fake, requires=("no_such_package",)))
