@@ -4,6 +4,8 @@ The table: a model, the fit, the hint that it must get, what the hint makes of i
 quadrature. Improvement is that of the worst error of a mean or a standard deviation, in posterior deviations.
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import provi
 from provi.families import Gaussian
 from provi.result.advice import hints
 from provi.result.posterior import Posterior
+from provi.structures import automatic
 from provi.targets import LogDensity
 
 CORRELATED = np.asarray([[1.0, 0.95], [0.95, 1.0]])
@@ -118,6 +121,20 @@ def posterior_of(density):
     """The standard normal in one dimension as an approximation of this density."""
     family = Gaussian(1)
     return Posterior(family, family.point(np.zeros(1), 1.0), ("z[0]",), LogDensity(density, 1))
+
+
+def test_richer_families_that_were_tried_in_vain_are_not_advised(tmp_path, monkeypatch):
+    """Also where the Gaussian is the one that was taken, and after a file."""
+    monkeypatch.setattr(automatic, "FAMILIES", {**automatic.FAMILIES, "skewed": Gaussian, "flow": Gaussian})
+    monkeypatch.setattr(automatic, "_order", lambda *_: ("skewed", "flow"))
+    fit = provi.fit(LogDensity(lambda z: heavy(z), 3), family="auto")
+    assert "took gaussian" in fit.message
+    found = fit.diagnose()
+    assert not found.adequate and "auto" not in [hint.name for hint in hints(fit.posterior, found)]
+    fit.save(tmp_path / "fit")
+    assert provi.load(tmp_path / "fit", fit.target).posterior.richer_tried
+    alone = dataclasses.replace(fit.posterior, richer_tried=False)
+    assert "auto" in [hint.name for hint in hints(alone, found)]
 
 
 def test_a_deviation_that_is_wrong_is_said_where_no_probability_is():

@@ -111,7 +111,7 @@ def hints(posterior: "Posterior", found: ImportanceDiagnostics) -> tuple[Hint, .
     if size is not None:
         words = f"correct q by importance, fit.posterior.corrected() (about {size:.0%} of its draws count)"
         made.append(Hint("corrected", words))
-    if isinstance(family, LocationScale) and family.dim <= LARGEST_DENSE:
+    if isinstance(family, LocationScale) and family.dim <= LARGEST_DENSE and not posterior.richer_tried:
         made.append(Hint("auto", 'take a richer family, provi.fit(target, family="auto")'))
     made.append(Hint("exact", "draw from the posterior itself, fit.sample_exact(), by NUTS that q starts"))
     return tuple(made)

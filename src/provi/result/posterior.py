@@ -33,6 +33,7 @@ class Posterior:
     `names` are those of the free coordinates z. With a `target`, `draws` and `summary` are in the model's own space.
     `distance`: what is known of how far it is from the posterior, or what computes that; `bound` has its value.
     `modes`: what a search for modes of the target has found; None where the fit's method makes none.
+    `richer_tried`: whether richer families were tried before this one was taken, which nobody is then advised to do.
     """
 
     family: AbstractFamily
@@ -41,6 +42,7 @@ class Posterior:
     target: Any = dataclasses.field(default=None, compare=False, repr=False)
     distance: PosteriorBound | Deferred | None = dataclasses.field(default=None, compare=False, repr=False)
     modes: Modes | None = dataclasses.field(default=None, compare=False, repr=False)
+    richer_tried: bool = dataclasses.field(default=False, compare=False, repr=False)
     _found: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
     _made: dict[Any, Any] = dataclasses.field(default_factory=dict, init=False, compare=False, repr=False)
 

@@ -85,6 +85,7 @@ def save(fit: Fit, path: str | Path, target: bool | None = None, model: Any = No
     metadata = {
         "family": _describe(family),
         "names": fit.posterior.names,
+        "richer_tried": fit.posterior.richer_tried,
         "elbo": dataclasses.asdict(fit.elbo),
         "certificate": fit.certificate.to_dict(),
         "outcome": fit.outcome.name,
@@ -189,8 +190,9 @@ def _unpacked_modes(data: dict[str, Any], file: Any) -> Modes:
 def _fit(data: dict[str, Any], family: Any, point: Any, history: History, target: Any, modes: Modes | None) -> Fit:
     kind: Any = NestedPosterior if isinstance(family, NestedGaussian) else Posterior
     encoding, description = data.get("encoding"), data.get("description")
+    posterior = kind(family, point, tuple(data["names"]), target)
     return Fit(
-        posterior=dataclasses.replace(kind(family, point, tuple(data["names"]), target), modes=modes),
+        posterior=dataclasses.replace(posterior, modes=modes, richer_tried=data.get("richer_tried", False)),
         elbo=Estimate(**data["elbo"]),
         certificate=Certificate.from_dict(data["certificate"]),
         outcome=Outcome[data["outcome"]],

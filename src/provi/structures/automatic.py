@@ -139,4 +139,5 @@ def _said(fit: Fit, tried: list[tuple[str, ImportanceDiagnostics | None, Fit]], 
         parts.append(words)
     name = next(name for name, _, each in tried if each is fit)
     message = f"{fit.message}; family='auto' took {name}, {reason} ({'; '.join(parts)})"
-    return dataclasses.replace(fit, message=message)
+    posterior = dataclasses.replace(fit.posterior, richer_tried=len(tried) > 1)
+    return dataclasses.replace(fit, message=message, posterior=posterior)
