@@ -62,6 +62,11 @@ def test_one_kind_of_record_may_hold_two_tables(tmp_path):
     first, second = make_page(tmp_path).split("## ")[1:]
     assert "`provi fi<TAB>`" in first and "Made by `first` on 2026-01-01: 2 cores." in first and "busy" not in first
     assert "wall seconds (0.40 of processor): 1.3; aim at most 1: **not reached**." in second
+    later["beyond_imports"][0] |= {"imports_wall": 0.4, "imports_cpu": 0.3}
+    keep(tmp_path, "2026-01-02-first-fit", later)
+    told = make_page(tmp_path).split("## ")[2]
+    assert "wall seconds beyond imports (0.10 of processor): 0.9; aim at most 1: reached." in told
+    assert "| 0.70 | 0.60 | 0.20 | 0.20 | 0.40 | 0.30 | 0 |" in told
     assert "Made by `second` on 2026-01-02: 2 cores. Load average 9.83: **busy**" in second
 
 
