@@ -46,6 +46,9 @@ def test_values_and_gradients(case):
     np.testing.assert_allclose(here["symmetric"], here["kl"] + here["reverse"], rtol=1e-10)
     np.testing.assert_allclose(here["euclidean"], 0.5 * np.sum((np.asarray(w) - np.asarray(old)) ** 2), rtol=1e-13)
     assert all(here[name] > 0 and abs(same[name]) < 1e-14 for name in DIVERGENCES)
+    naturals = coordinates.to_natural(w), coordinates.to_natural(old)
+    for name, divergence in DIVERGENCES.items():
+        np.testing.assert_allclose(divergence.between_members(coordinates, *naturals), here[name], rtol=1e-9)
     near = values(old + 1e-4 * (w - old), old)
     np.testing.assert_allclose(near["quadratic"], near["symmetric"], rtol=2e-3)
 
