@@ -17,7 +17,7 @@ from provi.cli.certify import read_approximation
 from provi.core.limits import NO_LIMIT, Clock
 from provi.diagnostics.exact import line_rule
 from provi.diagnostics.optimum import _narrow_enough
-from provi.families.bases import _gamma
+from provi.families.bases import gamma_draws
 from provi.frontends.stan.front_end import _read_code
 from provi.result.posterior import Posterior
 from provi.runtime.loop import estimate_elbo, largest_array
@@ -137,9 +137,11 @@ def test_paths_that_would_be_read_for_ever_or_are_no_program_are_refused(tmp_pat
 
 def test_loops_that_nothing_can_end_are_ended():
     """Draws of a gamma law whose shape is no number, and a mean of exp(eta) that is infinite at any width."""
-    draws = eqx.filter_jit(_gamma)(jax.random.key(0), jnp.asarray(jnp.nan), 3, jnp.float64)
+    draws = eqx.filter_jit(gamma_draws)(jax.random.key(0), jnp.asarray(jnp.nan), 3, jnp.float64)
     assert np.isnan(np.asarray(draws)).all()
-    assert np.isfinite(np.asarray(eqx.filter_jit(_gamma)(jax.random.key(0), jnp.asarray(1.0), 100, jnp.float64))).all()
+    assert np.isfinite(
+        np.asarray(eqx.filter_jit(gamma_draws)(jax.random.key(0), jnp.asarray(1.0), 100, jnp.float64))
+    ).all()
     model = provi.targets.PoissonRegression(np.ones((2, 1)), [1.0, 2.0])
     found = eqx.filter_jit(_narrow_enough)(
         model, line_rule(model, provi.families.Gaussian(1)), jnp.asarray([800.0]), jnp.eye(1), False

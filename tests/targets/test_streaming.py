@@ -446,9 +446,12 @@ def test_potentials_of_many_points_come_from_one_pass(table, numbers, name, monk
         np.testing.assert_allclose(problem.slopes(jax.numpy.asarray(w)), gradient, rtol=1e-12, atol=1e-12)
         stored, its = problems.linear_problem(plain, family, point)
         assert energy.value == pytest.approx(its.value, rel=1e-10)
-        # Sums in tiles round less; in one tile as those in memory.
-        known = [np.asarray(x) for x in in_floating_type(stored, np.float64).evaluate(jax.numpy.asarray(w))]
+        # Sums in tiles round less; in one tile as those in memory of the rows x_n'R, which tiles are made of.
+        double = in_floating_type(stored, np.float64)
+        known = [np.asarray(x) for x in double.evaluate(jax.numpy.asarray(w))]
         assert (value_error < known[2]).all() and (gradient_error < known[3]).all()
+        turned = dataclasses.replace(double, design=None, root=double.design @ double.root)
+        known = [np.asarray(x) for x in turned.evaluate(jax.numpy.asarray(w))]
         monkeypatch.setattr(encoded_rows, "_TILE_NUMBERS", 2**19)
         alone, _ = problems.streamed_problem(
             kind.from_blocks(table["X"], y, intercept=True, **given), family, point, 16
