@@ -191,6 +191,13 @@ def hierarchical(prior: float, group: float) -> Callable[[Any, float], Any]:
     return make
 
 
+def hierarchical_matrices(dtype, number):
+    within, between = np.array([[0.3, -0.2], [-0.2, 0.9]]), number * np.array([[2.0, 0.9], [0.9, 0.5]])
+    return targets.HierarchicalLogisticRegression(
+        X[:, :2].astype(dtype), LABELS, GROUPS, prior_covariance=between, group_covariance=within
+    )
+
+
 NET = eqx.nn.MLP(3, 2, 4, 1, activation=jnp.tanh, key=jax.random.key(0))
 
 
@@ -220,6 +227,7 @@ TARGETS: dict[str, Callable[[Any, float], Any]] = {
     "hierarchical": hierarchical(1.5, 0.6),
     "hierarchical, free groups": hierarchical(0.2, 3.0),
     "hierarchical, tied groups": hierarchical(100.0, 0.01),
+    "hierarchical, matrices": hierarchical_matrices,
     "gaussian": lambda dtype, s: targets.Gaussian(s * MEAN.astype(dtype), s * COVARIANCE),
     "log density": lambda dtype, s: targets.LogDensity(
         Plain(np.asarray(s * np.array([0.5, 1.0, 2.0]), dtype)), 3, 0.25 / s**2, 4.0 / s**2, dtype=dtype

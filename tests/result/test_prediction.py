@@ -193,9 +193,12 @@ def test_sparse_processes(made):
     assert_mean(fit.posterior_predictive(NEW, num_draws=20_000)["y"], found.mean)
 
 
-def test_groups_known_and_new(made):
+@pytest.mark.parametrize("matrix", [False, True])
+def test_groups_known_and_new(made, matrix):
     groups = np.array(["u", "v", "w"])[np.arange(30) % 3]
-    target = provi.targets.HierarchicalLogisticRegression(X[:, :2], LABELS, groups, 1.0, 0.7)
+    within = np.array([[0.5, -0.3], [-0.3, 0.9]]) if matrix else 0.49 * np.eye(2)
+    given = {"group_covariance": within} if matrix else {"group_scale": 0.7}
+    target = provi.targets.HierarchicalLogisticRegression(X[:, :2], LABELS, groups, 1.0, **given)
     family = Gaussian(8)
     root = np.tril(RNG.normal(size=(8, 8))) * 0.2 + 0.3 * np.eye(8)
     mean = np.concatenate([[0.05, -0.05], RNG.normal(size=6)])
@@ -204,7 +207,7 @@ def test_groups_known_and_new(made):
     found = fit.predict(new, groups=labels)
     design = np.zeros((3, 8))
     design[0, 6:8], design[1:, :2] = new[0], new[1:]
-    variance = np.sum((design @ root) ** 2, axis=1) + [0, *(0.49 * np.sum(new[1:] ** 2, axis=1))]
+    variance = np.sum((design @ root) ** 2, axis=1) + [0, *np.sum(new[1:] @ within * new[1:], axis=1)]
     np.testing.assert_allclose([found.linear.mean, found.linear.sd], [design @ mean, np.sqrt(variance)])
     drawn = fit.posterior_predictive(new, groups=labels, num_draws=20_000)["y"]
     assert_mean(drawn, found.mean)

@@ -45,6 +45,69 @@ def test_strong_convexity_is_that_of_the_joint_prior():
     np.testing.assert_allclose(TARGET.curvature_bounds()[0], prior, atol=1e-13)
 
 
+S_MATRIX = np.array([[2.0, 0.9], [0.9, 0.5]])
+T_MATRIX = np.array([[0.3, -0.2], [-0.2, 0.9]])
+
+
+@pytest.mark.parametrize("how", ["matrices", "scales of columns", "a number and a matrix", "far apart"])
+def test_covariances_of_columns_against_scipy_and_brute_force(how):
+    """Corollary 28 where S and T are no multiples of I: density, constants, curvature bounds and the linear form."""
+    far = 1e-8 * T_MATRIX
+    given, S_of, T_of = {
+        "matrices": ({"prior_covariance": S_MATRIX, "group_covariance": T_MATRIX}, S_MATRIX, T_MATRIX),
+        "scales of columns": (
+            {"prior_scale": [2.0, 0.5], "group_scale": [0.1, 1.0]}, np.diag([4.0, 0.25]), np.diag([0.01, 1.0])
+        ),
+        "a number and a matrix": ({"prior_scale": S, "group_covariance": T_MATRIX}, S**2 * np.eye(2), T_MATRIX),
+        "far apart": ({"prior_covariance": S_MATRIX, "group_covariance": far}, S_MATRIX, far),
+    }[how]  # fmt: skip
+    target = HierarchicalLogisticRegression(X, Y, GROUPS, **given)
+    linear, rng = target.linear_model(), np.random.default_rng(5)
+    for z in rng.normal(size=(3, 8)):
+        common, local = z[:2], z[2:].reshape(3, 2)
+        prior = stats.multivariate_normal(np.zeros(2), S_of).logpdf(common)
+        prior += sum(stats.multivariate_normal(common, T_of).logpdf(own) for own in local)
+        np.testing.assert_allclose(target.prior_potential(jnp.asarray(z)), -prior, rtol=1e-9)
+        np.testing.assert_allclose(linear.potential(jnp.asarray(z)), target.potential(jnp.asarray(z)), rtol=1e-9)
+    hessian = np.asarray(jax.hessian(target.prior_potential)(jnp.zeros(8)))
+    # The joint covariance by its definition: Cov(z_g, z_h) = S, and T more where g = h.
+    covariance = np.kron(np.ones((4, 4)), S_of) + np.kron(np.diag([0.0, 1.0, 1.0, 1.0]), T_of)
+    eigenvalues = np.linalg.eigvalsh(hessian)  # of a density that is SciPy's, above
+    constants, data = target.constants, max(np.linalg.eigvalsh(X[INDEX == g].T @ X[INDEX == g])[-1] for g in range(3))
+    mu, most = constants.strong_convexity, constants.smoothness
+    assert mu.status == most.status == "proven"
+    largest = 1 / np.linalg.eigvalsh(covariance)[-1]
+    assert mu.value <= largest * (1 + 1e-14) and mu.value == pytest.approx(largest, rel=1e-11)
+    assert most.value == pytest.approx(eigenvalues[-1] + data / 4, rel=1e-11)
+    assert most.value >= (eigenvalues[-1] + data / 4) * (1 - 1e-14)
+    low, high = target.curvature_bounds()
+    size = np.abs(hessian).max()
+    np.testing.assert_allclose(low, hessian, rtol=0, atol=1e-11 * size)
+    assert np.linalg.eigvalsh(hessian - low)[0] >= -1e-15 * size
+    whole = np.asarray(jax.hessian(target.potential)(jnp.asarray(rng.normal(size=8))))
+    assert np.linalg.eigvalsh(whole - low)[0] >= -1e-14 * size and np.linalg.eigvalsh(high - whole)[0] >= -1e-14 * size
+
+
+def test_matrices_that_are_multiples_of_the_identity_are_the_same_model():
+    other = HierarchicalLogisticRegression(
+        X, Y, GROUPS, prior_covariance=S**2 * np.eye(2), group_covariance=T**2 * np.eye(2)
+    )
+    z = jnp.asarray(np.random.default_rng(6).normal(size=8))
+    np.testing.assert_allclose(other.potential(z), TARGET.potential(z), rtol=1e-13)
+    for name in ("strong_convexity", "smoothness"):
+        ours, theirs = getattr(other.constants, name).value, getattr(TARGET.constants, name).value
+        assert ours == pytest.approx(theirs, rel=1e-12)
+
+
+def test_covariances_that_are_none_are_refused_by_name():
+    bad = {"group_covariance": -np.eye(2)}, {"group_covariance": np.eye(3)}, {"group_scale": [1.0, 2.0, 3.0]}
+    for given in bad:
+        with pytest.raises(ValueError, match="group_(covariance|scale)"):
+            HierarchicalLogisticRegression(X, Y, GROUPS, **given)
+    with pytest.raises(ValueError, match="group_scale and group_covariance were both given"):
+        HierarchicalLogisticRegression(X, Y, GROUPS, group_scale=2.0, group_covariance=np.eye(2))
+
+
 def test_names_follow_the_parameter_vector():
     assert TARGET.dim == 8 and TARGET.num_terms == 8
     expected = ("theta[0]", "theta[1]", "z[a,0]", "z[a,1]", "z[b,0]", "z[b,1]", "z[c,0]", "z[c,1]")

@@ -33,7 +33,7 @@ from provi.result.predictors import (
 )
 from provi.targets.data import default_names
 from provi.targets.gaussian_process import GaussianProcess
-from provi.targets.hierarchical_logistic_regression import HierarchicalLogisticRegression
+from provi.targets.hierarchical_logistic_regression import HierarchicalLogisticRegression, scale_factor
 from provi.targets.latent_gaussian import LatentGaussian
 from provi.targets.likelihoods import (
     AbstractLikelihood,
@@ -412,8 +412,8 @@ def _group_rows(target: HierarchicalLogisticRegression, posterior: Any, X_new: A
     rows, width = matrix.shape
     design = np.zeros((rows, 1 + target.num_groups, width))
     design[np.arange(rows), where] = matrix
-    wide = design.reshape(rows, -1)
-    extra = np.where(where == 0, float(target.group_scale) ** 2 * np.sum(matrix**2, axis=1), 0.0)
+    wide, spread = design.reshape(rows, -1), scale_factor(target.group_scale, width)
+    extra = np.where(where == 0, np.sum((matrix @ spread) ** 2, axis=1), 0.0)
     found = _linear_rows(target.likelihood, posterior, wide, np.zeros(rows), extra)
     if not (where == 0).any():
         return found
@@ -425,8 +425,8 @@ def _group_rows(target: HierarchicalLogisticRegression, posterior: Any, X_new: A
         rng = np.random.default_rng([seed, 2])
         for label in sorted({label for label, at in zip(labels, where, strict=True) if at == 0}):
             mine = np.array([other == label for other in labels])
-            own = float(target.group_scale) * rng.standard_normal((num_draws, width))  # one draw for all of its rows
-            eta[:, mine] += own @ matrix[mine].T
+            own = rng.standard_normal((num_draws, width))  # one draw for all of its rows
+            eta[:, mine] += own @ (matrix[mine] @ spread).T
         return eta
 
     return dataclasses.replace(found, joint=joint)

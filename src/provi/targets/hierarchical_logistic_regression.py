@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int
+from scipy.linalg import solve_triangular as host_solve_triangular
 
 from provi.core.arguments import as_array, check_positive, check_scale, device_array, double_precision
 from provi.core.types import Indices, Scalar, Vector
@@ -16,50 +18,65 @@ from provi.targets.data import read_binary, read_design, read_groups
 from provi.targets.likelihoods import BernoulliLogit
 from provi.targets.likelihoods.bernoulli import softplus
 from provi.targets.linear_model import AbstractRowModel
-from provi.targets.priors import GaussianPrior
+from provi.targets.priors import GaussianPrior, gaussian_prior
 from provi.targets.regressions import LogisticRegression
 from provi.targets.row_sums import Rows
 
 
 class HierarchicalLogisticRegression(AbstractRowModel):
-    """theta ~ N(0, s^2 I), z_g ~ N(theta, t^2 I), y_n ~ Bernoulli(sigmoid(x_n' z_g(n))).
+    r"""theta ~ N(0, S), z_g ~ N(theta, T), y_n ~ Bernoulli(sigmoid(x_n' z_g(n))), with S = s^2 I and T = t^2 I or any.
 
     The parameter vector is (theta, z_1, ..., z_G), of length p (1 + G).
 
-    Convex and smooth (Corollary 28 of paper 003), with explicit constants. The Hessian is A (x) I_p plus
-    blockdiag(0, X_g' D_g X_g) with 0 <= D_g <= 1/4. A is the arrow matrix of the prior: corner
-    1/s^2 + G/t^2, arms -1/t^2, diagonal 1/t^2. On vectors (0, v) with v orthogonal to ones it is 1/t^2; on
-    the plane left over it is the 2 x 2 matrix [[1/s^2 + G/t^2, -sqrt(G)/t^2], [., 1/t^2]], whose two
-    eigenvalues enclose 1/t^2. Hence mu = lambda_min(A), and M <= lambda_max(A) + max_g lambda_max(X_g'X_g)/4.
+    Convex and smooth (Corollary 28 of paper 003), with explicit constants, also where S and T are no multiples of I.
+    The Hessian is that of the prior plus blockdiag(0, X_g' D_g X_g) with 0 <= D_g <= 1/4. The prior's is an arrow of
+    blocks: corner S^-1 + G T^-1, arms -T^-1, diagonal T^-1. Vectors (0, v_1, ..., v_G) with sum v_g = 0 it maps to T^-1
+    of each part; on those left over, (theta, u, ..., u) with u scaled by sqrt(G), it is the 2p x 2p matrix $P =
+    \begin{pmatrix}S^{-1} + GT^{-1} & -\sqrt GT^{-1}\\ \cdot & T^{-1}\end{pmatrix}$, of which T^-1 is a part, so that
+    its eigenvalues enclose those of T^-1. Its inverse is $K = \begin{pmatrix}S & \sqrt GS\\ \cdot & GS +
+    T\end{pmatrix}$. Hence mu = lambda_min(P) = 1/lambda_max(K), and M <= lambda_max(P) + max_g lambda_max(X_g'X_g)/4.
+    For multiples of I, P is a 2 x 2 matrix, and both eigenvalues are in closed form.
     """
 
     likelihood: ClassVar[BernoulliLogit] = BernoulliLogit()
     design: Float[Array, "terms width"]
     response: Float[Array, " terms"]
     membership: Int[Array, " terms"]
-    prior_scale: Scalar
-    group_scale: Scalar
+    prior_scale: Scalar | Float[Array, " width"] | Float[Array, "width width"]
+    """s; or a standard deviation a column, or the lower triangular factor of S."""
+    group_scale: Scalar | Float[Array, " width"] | Float[Array, "width width"]
+    """t, likewise."""
     names: tuple[str, ...] | None = eqx.field(static=True)
     groups: tuple[str, ...] = eqx.field(static=True)
 
     @double_precision
-    def __init__(self, X: Any, y: Any, groups: Any, prior_scale: Any = 1.0, group_scale: Any = 1.0):
+    def __init__(
+        self,
+        X: Any,
+        y: Any,
+        groups: Any,
+        prior_scale: Any = 1.0,
+        group_scale: Any = 1.0,
+        *,
+        prior_covariance: Any = None,
+        group_covariance: Any = None,
+    ):
         """**Arguments:**
 
         - `X`: (N, p) covariates, an array or a data frame.
         - `y`: (N,) labels 0 and 1, or booleans.
         - `groups`: (N,) the group of each row: numbers or strings.
-        - `prior_scale`: s, the standard deviation of the common coefficients.
-        - `group_scale`: t, the standard deviation of a group around them.
+        - `prior_scale`: s, the standard deviation of the common coefficients, or one for each column.
+        - `group_scale`: t, the standard deviation of a group around them, or one for each column.
+        - `prior_covariance`, `group_covariance`: instead of a scale, (p,) variances or a (p, p) matrix S, T.
         """
         self.design, self.names = read_design(X, None, intercept=False)
         self.response = jnp.asarray(read_binary(y, self.design.shape[0]), self.design.dtype)
         membership, self.groups = read_groups(groups, self.design.shape[0])
         self.membership = jnp.asarray(membership, jnp.int32)
-        dtype, scales = self.design.dtype, {"prior_scale": prior_scale, "group_scale": group_scale}
-        self.prior_scale, self.group_scale = (
-            jnp.asarray(check_scale(name, check_positive(name, value), dtype), dtype) for name, value in scales.items()
-        )
+        shape = self.design.shape[1], self.design.dtype
+        self.prior_scale = _read_scale("prior", prior_scale, prior_covariance, *shape)
+        self.group_scale = _read_scale("group", group_scale, group_covariance, *shape)
 
     @property
     def num_groups(self) -> int:
@@ -91,8 +108,10 @@ class HierarchicalLogisticRegression(AbstractRowModel):
     def prior_potential(self, z: Vector) -> Scalar:
         """-log p(theta) - sum_g log p(z_g | theta), normalised."""
         common, local = self._split(z)
-        log_scales = common.size * jnp.log(self.prior_scale) + local.size * jnp.log(self.group_scale)
-        outer, inner = common / self.prior_scale, (local - common[None, :]) / self.group_scale
+        outer = _white(self.prior_scale, common[None, :])
+        inner = _white(self.group_scale, local - common[None, :])
+        width = common.size
+        log_scales = _log_det(self.prior_scale, width) + self.num_groups * _log_det(self.group_scale, width)
         return 0.5 * (jnp.sum(outer**2) + jnp.sum(inner**2)) + log_scales + 0.5 * self.dim * math.log(2 * math.pi)
 
     def term_potentials(self, z: Vector, indices: Indices | slice) -> Float[Array, " batch"]:
@@ -128,13 +147,18 @@ class HierarchicalLogisticRegression(AbstractRowModel):
         return {"theta": {"column": columns}, "z": {"group": self.groups, "column": columns}}
 
     def curvature_bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        """(A (x) I, A (x) I + blockdiag(0, X_g'X_g)/4): dense, so for moderate dimensions."""
-        width, inner = self.design.shape[1], float(self.group_scale) ** -2.0
-        arrow = np.diag(np.full(1 + self.num_groups, inner))
-        arrow[0, 1:] = arrow[1:, 0] = -inner
-        arrow[0, 0] = float(self.prior_scale) ** -2.0 + self.num_groups * inner
-        low = np.kron(arrow, np.eye(width))
+        """(H, H + blockdiag(0, X_g'X_g)/4), H the prior's Hessian less and more its rounding; dense."""
+        width, arrow = self.design.shape[1], np.diag(np.ones(1 + self.num_groups))
+        arrow[0, 1:] = arrow[1:, 0] = -1
+        arrow[0, 0] = self.num_groups
+        (outer, first), (inner, second) = (_precision(scale, width) for scale in (self.prior_scale, self.group_scale))
+        low = np.kron(arrow, inner)
+        low[:width, :width] += outer
         high = low.copy()
+        # An arrow of errors of blocks has a norm of at most 2 + 2 G of them.
+        error = first + 2 * (1 + self.num_groups) * second
+        low[np.diag_indices_from(low)] -= error
+        high[np.diag_indices_from(high)] += error
         for group, (gram, rounding) in enumerate(self._grams()):
             block = slice((1 + group) * width, (2 + group) * width)
             high[block, block] += (gram + rounding * np.eye(width)) / 4
@@ -145,9 +169,9 @@ class HierarchicalLogisticRegression(AbstractRowModel):
         """The same posterior as one logistic regression on (theta, z_1, ..., z_G), with the same parameter names.
 
         Row n of its design holds x_n in the columns of z_g(n) and zeros elsewhere. The prior covariance is
-        Cov(theta) = Cov(theta, z_g) = s^2 I, Cov(z_g, z_h) = s^2 I + 1[g = h] t^2 I. Its Cholesky factor is written
-        down, not computed: theta = s a, z_g = s a + t b_g with a, b_g standard normal, so that nothing is lost
-        when s and t are far apart.
+        Cov(theta) = Cov(theta, z_g) = S, Cov(z_g, z_h) = S + 1[g = h] T. Its Cholesky factor is written down, not
+        computed: theta = S^(1/2) a, z_g = S^(1/2) a + T^(1/2) b_g with a, b_g standard normal, so that nothing is lost
+        when S and T are far apart.
 
         The design takes N p (1 + G) numbers, the factor (p (1 + G))^2: for moderate G.
         """
@@ -155,21 +179,19 @@ class HierarchicalLogisticRegression(AbstractRowModel):
         membership = np.asarray(self.membership)
         design = np.zeros((rows, 1 + self.num_groups, width), self.dtype)
         design[np.arange(rows), 1 + membership] = np.asarray(self.design)
-        scales = np.diag(np.r_[float(self.prior_scale), np.full(self.num_groups, float(self.group_scale))])
-        scales[1:, 0] = float(self.prior_scale)
-        factor = device_array(np.kron(scales, np.eye(width)), self.dtype)
+        first = np.zeros((1 + self.num_groups, 1 + self.num_groups))
+        first[:, 0] = 1
+        own = np.diag(np.r_[0.0, np.ones(self.num_groups)])
+        outer, inner = (scale_factor(scale, width) for scale in (self.prior_scale, self.group_scale))
+        factor = device_array(np.kron(first, outer) + np.kron(own, inner), self.dtype)
         prior = GaussianPrior(jnp.zeros(self.dim, self.dtype), factor)
         model = LogisticRegression(design.reshape(rows, self.dim), self.response, names=self.parameter_names)
         return eqx.tree_at(lambda m: m.prior, model, prior)
 
     @property
     def constants(self) -> Constants:
-        """Proven, from the eigenvalues of the arrow matrix and of each group's Gram matrix."""
-        outer, inner = float(self.prior_scale) ** -2.0, float(self.group_scale) ** -2.0
-        trace = outer + (1 + self.num_groups) * inner
-        largest = 0.5 * (trace + np.sqrt(trace**2 - 4 * outer * inner))
-        # The product of the two eigenvalues is 1/(s t)^2: no cancellation in the smaller one.
-        smallest = outer * inner / largest
+        """Proven, from the eigenvalues of the prior's Hessian and of each group's Gram matrix."""
+        smallest, largest = self._prior_spectrum()
         data = max(outer_spectrum(gram, rounding)[1] for gram, rounding in self._grams())
         margin = 32 * np.finfo(np.float64).eps
         return Constants(
@@ -183,6 +205,26 @@ class HierarchicalLogisticRegression(AbstractRowModel):
             ),
         )
 
+    def _prior_spectrum(self) -> tuple[float, float]:
+        """The ends of the spectrum of the prior's Hessian: of multiples of I near to it, else below and above it."""
+        groups, width = self.num_groups, self.design.shape[1]
+        if self.prior_scale.ndim == self.group_scale.ndim == 0:
+            outer, inner = float(self.prior_scale) ** -2.0, float(self.group_scale) ** -2.0
+            trace = outer + (1 + groups) * inner
+            largest = 0.5 * (trace + np.sqrt(trace**2 - 4 * outer * inner))
+            # The product of the two eigenvalues is 1/(s t)^2: no cancellation in the smaller one.
+            return outer * inner / largest, largest
+        factors = (scale_factor(scale, width) for scale in (self.prior_scale, self.group_scale))
+        first, second = (factor @ factor.T for factor in factors)
+        mixed = np.sqrt(groups) * first
+        covariance = np.block([[first, mixed], [mixed, groups * first + second]])
+        rounding = (2 * width + 8) * np.finfo(np.float64).eps * float(np.trace(covariance))
+        (outer, one), (inner, two) = (_precision(scale, width) for scale in (self.prior_scale, self.group_scale))
+        mixed = -np.sqrt(groups) * inner
+        precision = np.block([[outer + groups * inner, mixed], [mixed, inner]])
+        error = one + 2 * (1 + groups) * two
+        return 1 / outer_spectrum(covariance, rounding)[1], outer_spectrum(precision, error)[1]
+
     def _split(self, z: Vector) -> tuple[Float[Array, " width"], Float[Array, "groups width"]]:
         width = self.design.shape[1]
         return z[:width], z[width:].reshape(self.num_groups, width)
@@ -193,3 +235,44 @@ class HierarchicalLogisticRegression(AbstractRowModel):
         parts = (design[membership == group] for group in range(self.num_groups))
         epsilon = np.finfo(np.float64).eps
         return [(part.T @ part, 2 * len(part) * epsilon * float(np.sum(part**2))) for part in parts]
+
+
+def _read_scale(which: str, scale: Any, covariance: Any, width: int, dtype: Any) -> Any:
+    """A number, a vector or a lower triangular matrix; errors name the argument, of which `which` is the beginning."""
+    name = f"{which}_scale"
+    if covariance is None and np.ndim(scale) == 0:
+        return jnp.asarray(check_scale(name, check_positive(name, scale), dtype), dtype)
+    try:
+        return gaussian_prior(width, scale, covariance, dtype=dtype).factor
+    except ValueError as error:
+        raise ValueError(str(error).replace("prior_", f"{which}_")) from None
+
+
+def _white(scale: Any, rows: Any) -> Any:
+    """L^-1 x of each row."""
+    if scale.ndim == 2:
+        return solve_triangular(scale, rows.T, lower=True).T
+    return rows / (scale if scale.ndim == 0 else scale[None, :])
+
+
+def _log_det(scale: Any, width: int) -> Any:
+    diagonal = jnp.diagonal(scale) if scale.ndim == 2 else jnp.broadcast_to(scale, (width,))
+    return jnp.sum(jnp.log(diagonal))
+
+
+def scale_factor(scale: Any, width: int) -> np.ndarray:
+    """L as a (width, width) matrix in float64: a standard deviation, one a column, or L itself."""
+    found = np.asarray(scale, np.float64)
+    return found if found.ndim == 2 else np.diag(np.broadcast_to(found, (width,)))
+
+
+def _precision(scale: Any, width: int) -> tuple[np.ndarray, float]:
+    """(L L')^-1, and a bound on the norm of its rounding; none to speak of where L is diagonal."""
+    factor = scale_factor(scale, width)
+    if np.count_nonzero(factor) == np.count_nonzero(np.diagonal(factor)):
+        return np.diag(np.diagonal(factor) ** -2.0), 0.0
+    inverse = host_solve_triangular(factor, np.eye(width), lower=True)
+    found, size = inverse.T @ inverse, float(np.linalg.norm(inverse))
+    # A triangular inverse is off by at most p eps |L^-1||L||L^-1|, entry by entry (Higham 2002, section 14.2).
+    epsilon = 4 * width * np.finfo(np.float64).eps
+    return found, epsilon * size**2 * (1 + 2 * size * float(np.linalg.norm(factor)))
