@@ -27,6 +27,7 @@ def import_library(root: Path) -> None:
     """All of it but its commands, with the settings of the tests; what cannot be imported here is left out."""
     settings = root / "tests" / "conftest.py"
     if settings.exists():
+        sys.path.insert(0, str(settings.parent))  # as pytest has it, by pyproject.toml
         runpy.run_path(str(settings))
     package = importlib.import_module(_PACKAGE)
     for found in pkgutil.walk_packages(package.__path__, f"{_PACKAGE}."):

@@ -140,7 +140,10 @@ def tree(tmp_path):
         "    assert double(3) == 6 and half(2)\n\n\ndef test_up():\n    assert up(3) == 6\n\n\n"
         "def test_broken():\n    assert half(3) == 7\n"
     )
-    (root / "pyproject.toml").write_text("")
+    # Settings that import a neighbour, which pytest finds by its own path: so do those of this repository.
+    (root / "tests/neighbour.py").write_text("KEPT = 1\n")
+    (root / "tests/conftest.py").write_text("from neighbour import KEPT\n")
+    (root / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["tests"]\n')
     return root
 
 

@@ -1,0 +1,86 @@
+"""The accelerated search of a quadratic in a box, step by step, and its end: each formula a second time, in NumPy."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from provi.families.exponential import Categorical, Coordinates, Gamma
+from provi.geometry import constraints
+from provi.geometry.divergences import SymmetricKL
+
+
+def problem(seed):
+    rng = np.random.default_rng(seed)
+    half = rng.normal(size=(5, 5))
+    matrix = half @ half.T + 0.02 * np.eye(5)
+    return matrix, rng.normal(size=5) * np.array([10.0, 1.0, 1.0, 1.0, 0.01]), np.full(5, 0.4)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_step_and_the_end(seed, monkeypatch):
+    matrix, linear, high = problem(seed)
+    root = np.sqrt(np.diag(matrix))
+    scaled, h, edge = matrix / np.outer(root, root), linear / root, high * root
+    step = 1 / np.linalg.eigvalsh(scaled)[-1]
+    seen = []
+
+    def followed(unfinished, advance, carry):
+        while True:
+            goes_on = bool(unfinished(carry))
+            seen.append((*(np.asarray(part) for part in carry), goes_on))
+            if not goes_on:
+                return carry
+            carry = advance(carry)
+
+    monkeypatch.setattr(constraints.jax.lax, "while_loop", followed)
+    constraints._in_box(*(jnp.asarray(x) for x in (matrix, linear, -high, high, np.full(5, 0.1))))
+    x = y = np.clip(0.1 * root, -edge, edge)
+    momentum, uphills = 1.0, 0
+    for count, (own_x, own_y, own_momentum, own_count, goes_on) in enumerate(seen):
+        for ours, theirs in ((own_x, x), (own_y, y), (own_momentum, momentum), (own_count, count)):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+        moved = np.clip(x - step * (scaled @ x - h), -edge, edge)
+        size = np.max(np.abs(x)) + step * np.max(np.abs(h))
+        left = np.max(np.abs(x - moved)) / (max(constraints._TOLERANCE, 64 * 2.0**-52) * size)
+        assert goes_on == (left > 1) or abs(left - 1) < 1e-3
+        new = np.clip(y - step * (scaled @ y - h), -edge, edge)
+        uphill = (y - new) @ (new - x) > 0
+        larger = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+        y = new if uphill else new + (momentum - 1) / larger * (new - x)
+        x, momentum, uphills = new, 1.0 if uphill else larger, uphills + uphill
+    assert len(seen) > 15 and uphills > 0
+
+
+def test_a_search_that_is_done_ends_at_once(monkeypatch):
+    """What is left is compared with the largest entries: of h too, where x is small."""
+    linear = np.array([1e-3, 1e6])
+    x = np.array([1e-3, 1e6]) + np.array([1e-8, 0.0])
+    steps = []
+
+    def counted(unfinished, advance, carry):
+        while bool(unfinished(carry)):
+            carry = advance(carry)
+        steps.append(int(carry[3]))
+        return carry
+
+    monkeypatch.setattr(constraints.jax.lax, "while_loop", counted)
+    for start in (x, np.zeros(2)):
+        constraints._in_box(*(jnp.asarray(a) for a in (np.eye(2), linear, np.full(2, -1e9), np.full(2, 1e9), start)))
+    assert steps[0] == 0 and steps[1] >= 1
+
+
+def test_the_symmetric_divergence_has_a_bound_only_where_both_parts_are_convex():
+    rng, step = np.random.default_rng(0), jnp.asarray(0.3)
+    for family, name, known in (
+        (Categorical(3), "mean", True),
+        (Categorical(3), "natural", False),
+        (Gamma(), "mean", False),
+        (Gamma(), "natural", False),
+    ):
+        coordinates = Coordinates(family, name)
+        w, old = (
+            coordinates.from_natural(family.from_unconstrained(jnp.asarray(0.3 * rng.normal(size=family.size))))
+            for _ in range(2)
+        )
+        bound = SymmetricKL().gap_bound(coordinates, w, old, 0.01 * jnp.ones_like(w), step)
+        assert np.isfinite(bound) == known
