@@ -84,3 +84,41 @@ def test_the_symmetric_divergence_has_a_bound_only_where_both_parts_are_convex()
         )
         bound = SymmetricKL().gap_bound(coordinates, w, old, 0.01 * jnp.ones_like(w), step)
         assert np.isfinite(bound) == known
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_step_of_the_multiplier_of_a_ball(seed, monkeypatch):
+    """Newton's method for 1/|y| = 1/r, with entries of the linear part that are 0 and 1, and what the ball cuts."""
+    rng = np.random.default_rng(seed)
+    diagonal, linear, radius = rng.random(4) * 3, np.array([0.0, 1.0, *rng.normal(size=2)]), [0.1, 0.4, 0.7, 9.0][seed]
+    diagonal[0] *= seed % 2  # no curvature where nothing pulls
+    seen = []
+
+    def followed(rising, newton, carry):
+        seen.append((*(float(part) for part in carry), bool(rising(carry))))
+        while bool(rising(carry)):
+            carry = newton(carry)
+            seen.append((*(float(part) for part in carry), bool(rising(carry))))
+        return carry
+
+    monkeypatch.setattr(constraints.jax.lax, "while_loop", followed)
+    found = constraints._in_ball(*(jnp.asarray(x) for x in (diagonal, linear, radius)))
+
+    def solution(multiplier):
+        return np.divide(linear, diagonal + multiplier, out=np.zeros(4), where=linear != 0)
+
+    multiplier = max(np.max(np.abs(linear) / radius - diagonal), 0.0)
+    for count, (own, own_step, own_count, goes_on) in enumerate(seen, start=1):
+        y = solution(multiplier)
+        length = np.linalg.norm(y)
+        pulled = linear != 0
+        slope = np.sum(y[pulled] ** 2 / (diagonal[pulled] + multiplier)) / length**3
+        step = (1 / radius - 1 / length) / slope if length > radius else 0.0
+        multiplier += step
+        np.testing.assert_allclose([own, own_count], [multiplier, count], rtol=1e-11)
+        np.testing.assert_allclose(own_step, step, rtol=1e-6, atol=1e-13)
+        ratio = step / (4 * 2.0**-52 * multiplier) if multiplier else 0.0
+        assert goes_on == (ratio > 1) or 0.5 < ratio < 2 or step < 1e-14
+    y = solution(multiplier)
+    np.testing.assert_allclose(found, y * min(1, radius / np.linalg.norm(y)), rtol=1e-12)
+    assert len(seen) == 1 if radius == 9.0 else len(seen) > 2
