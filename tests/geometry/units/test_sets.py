@@ -1,25 +1,28 @@
-"""The accelerated search of a quadratic in a box, step by step, and its end: each formula a second time, in NumPy."""
+"""Sets and the searches in them, step by step and to the end: each formula a second time, in NumPy."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from provi.families.exponential import Categorical, Coordinates, Gamma
-from provi.geometry import constraints
+from provi.geometry import constraints, operators
+from provi.geometry.constraints import Ball, Box, is_number
 from provi.geometry.divergences import SymmetricKL
 
 
 def problem(seed):
     rng = np.random.default_rng(seed)
     half = rng.normal(size=(5, 5))
-    matrix = half @ half.T + 0.02 * np.eye(5)
+    matrix = (half @ half.T + 0.02 * np.eye(5)) * (0.05 if seed == 2 else 1)
+    if seed == 3:
+        matrix[0] = matrix[:, 0] = 0  # no curvature: its scale is 1
     return matrix, rng.normal(size=5) * np.array([10.0, 1.0, 1.0, 1.0, 0.01]), np.full(5, 0.4)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(4))
 def test_every_step_and_the_end(seed, monkeypatch):
     matrix, linear, high = problem(seed)
-    root = np.sqrt(np.diag(matrix))
+    root = np.sqrt(np.where(np.diag(matrix) > 0, np.diag(matrix), 1))
     scaled, h, edge = matrix / np.outer(root, root), linear / root, high * root
     step = 1 / np.linalg.eigvalsh(scaled)[-1]
     seen = []
@@ -94,7 +97,10 @@ def test_every_step_of_the_multiplier_of_a_ball(seed, monkeypatch):
     diagonal[0] *= seed % 2  # no curvature where nothing pulls
     seen = []
 
+    ends = {}
+
     def followed(rising, newton, carry):
+        ends["rising"] = rising
         seen.append((*(float(part) for part in carry), bool(rising(carry))))
         while bool(rising(carry)):
             carry = newton(carry)
@@ -119,6 +125,55 @@ def test_every_step_of_the_multiplier_of_a_ball(seed, monkeypatch):
         np.testing.assert_allclose(own_step, step, rtol=1e-6, atol=1e-13)
         ratio = step / (4 * 2.0**-52 * multiplier) if multiplier else 0.0
         assert goes_on == (ratio > 1) or 0.5 < ratio < 2 or step < 1e-14
+    rising = ends["rising"]
+    for step_size, limit in ((4.5, True), (3.9, False)):
+        carry = jnp.asarray(1.0), jnp.asarray(step_size * 2.0**-52), 3
+        assert bool(rising(carry)) == limit and not rising((*carry[:2], constraints._MOST_NEWTON_STEPS))
     y = solution(multiplier)
     np.testing.assert_allclose(found, y * min(1, radius / np.linalg.norm(y)), rtol=1e-12)
     assert len(seen) == 1 if radius == 9.0 else len(seen) > 2
+
+
+def test_a_search_ends_at_its_tolerance_in_single_precision(monkeypatch):
+    """One column, where what is left is |x - h|: 64 units of rounding of |x| + |h|, and no more steps than allowed."""
+    ends = {}
+
+    def caught(unfinished, advance, carry):
+        ends["unfinished"] = unfinished
+        return carry
+
+    monkeypatch.setattr(constraints.jax.lax, "while_loop", caught)
+    one = jnp.ones(1, jnp.float32)
+    constraints._in_box(one[None, :], one, -9 * one, 9 * one, one)
+    for units, goes_on in ((129, True), (127, False)):
+        x = one + units * jnp.float32(2.0**-23)
+        assert bool(ends["unfinished"]((x, x, one[0], 0))) == goes_on
+        assert not ends["unfinished"]((x, x, one[0], constraints._MOST_STEPS))
+
+
+def test_what_a_search_leaves_outside_of_a_ball_is_drawn_in(monkeypatch):
+    monkeypatch.setattr(constraints.jax.lax, "while_loop", lambda *_: (jnp.asarray(1.0), 0.0, 0))
+    found = np.asarray(constraints._in_ball(jnp.zeros(2), jnp.asarray([3.0, 4.0]), jnp.asarray(2.0)))
+    np.testing.assert_allclose(found, [1.2, 1.6], rtol=1e-15)
+
+
+def test_points_partly_outside_of_a_box_are_outside():
+    box = Box({"a": 0.0, "b": -1.0}, {"a": 1.0, "b": 1.0})
+    inside = {"a": jnp.asarray([0.2, 0.9]), "b": jnp.asarray([0.0])}
+    assert box.contains(inside)
+    assert not box.contains({**inside, "a": jnp.asarray([0.2, 1.1])})
+    assert not box.contains({**inside, "b": jnp.asarray([1.5])})
+    for lower, upper in (("a", 1.0), (None, None)):
+        with pytest.raises(ValueError, match="lower and upper must be numbers, arrays or pytrees"):
+            Box(lower, upper)
+    assert is_number(2.0) and not is_number(np.ones(2)) and not is_number({"a": 2.0})
+
+
+def test_a_ball_forgives_64_units_of_rounding_and_no_more():
+    ball, unit = Ball(0.0, 1.0), 2.0**-52
+    assert ball.contains(jnp.asarray([1 + 64 * unit])) and not ball.contains(jnp.asarray([1 + 65 * unit]))
+
+
+def test_a_shrinkage_with_a_quadratic_part_of_exactly_one():
+    found = operators._shrink_to_ball(*(jnp.asarray(x) for x in (1.0, np.zeros(1), -0.5, 0.5, 1.0)))
+    assert float(found) == pytest.approx(0.5, rel=1e-14)
