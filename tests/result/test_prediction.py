@@ -200,8 +200,9 @@ def test_groups_known_and_new(made, matrix):
     given = {"group_covariance": within} if matrix else {"group_scale": 0.7}
     target = provi.targets.HierarchicalLogisticRegression(X[:, :2], LABELS, groups, 1.0, **given)
     family = Gaussian(8)
-    root = np.tril(RNG.normal(size=(8, 8))) * 0.2 + 0.3 * np.eye(8)
-    mean = np.concatenate([[0.05, -0.05], RNG.normal(size=6)])
+    rng = np.random.default_rng(3)
+    root = np.tril(rng.normal(size=(8, 8)), -1) * 0.2 + 0.3 * np.eye(8)
+    mean = np.concatenate([[0.05, -0.05], rng.normal(size=6)])
     fit = made(target, family, family.point(mean, root))
     new, labels = NEW[:3, :2], ["w", "new", "new"]
     found = fit.predict(new, groups=labels)

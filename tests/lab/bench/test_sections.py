@@ -72,7 +72,7 @@ def test_one_kind_of_record_may_hold_two_tables(tmp_path):
 
 def test_a_record_that_says_nothing_of_itself_has_a_foot(tmp_path):
     record = kept("streaming")
-    for name in ("cores", "processor", "date", "command"):
+    for name in ("cores", "processor", "date", "command", "machine", "python", "versions", "load"):
         record.pop(name, None)
     keep(tmp_path, "2026-01-01-streaming", record)
     foot = make_page(tmp_path).strip().splitlines()[-1]
